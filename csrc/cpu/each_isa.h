@@ -1,0 +1,70 @@
+// Compiles the file that PSS_EACH_ISA names once per instruction set, in the namespaces pss::scalar, pss::avx2, ...
+// Every #include of that file must come before this one: what is parsed inside a target region may use its
+// instructions, and an inline function of a shared header compiled there could be the copy that the linker keeps.
+#include "cpu/dtype.h"
+#include "cpu/isa.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define PSS_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define PSS_TARGET_BEGIN(features) \
+  PSS_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define PSS_TARGET_END _Pragma("clang attribute pop")
+#else
+#define PSS_TARGET_BEGIN(features) _Pragma("GCC push_options") PSS_PRAGMA(GCC target(features))
+#define PSS_TARGET_END _Pragma("GCC pop_options")
+#endif
+
+namespace pss {
+
+namespace scalar {
+namespace {
+#include "cpu/vec/scalar.h"
+#include PSS_EACH_ISA
+}  // namespace
+}  // namespace scalar
+
+#if defined(__x86_64__)
+PSS_TARGET_BEGIN("avx2,fma,f16c")
+namespace avx2 {
+namespace {
+#include "cpu/vec/avx2.h"
+#include PSS_EACH_ISA
+}  // namespace
+}  // namespace avx2
+PSS_TARGET_END
+
+PSS_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+namespace avx512 {
+namespace {
+#include "cpu/vec/avx512.h"
+#include PSS_EACH_ISA
+}  // namespace
+}  // namespace avx512
+PSS_TARGET_END
+#elif defined(__aarch64__)
+namespace neon {
+namespace {
+#include "cpu/vec/neon.h"
+#include PSS_EACH_ISA
+}  // namespace
+}  // namespace neon
+#endif
+
+}  // namespace pss
+
+// The version of `function` for the instruction set in use.
+#if defined(__x86_64__)
+#define PSS_SELECT_ISA(function)                             \
+  (pss::isa() == pss::Isa::avx512 ? &pss::avx512::function   \
+   : pss::isa() == pss::Isa::avx2 ? &pss::avx2::function     \
+                                  : &pss::scalar::function)
+#elif defined(__aarch64__)
+#define PSS_SELECT_ISA(function) (pss::isa() == pss::Isa::neon ? &pss::neon::function : &pss::scalar::function)
+#else
+#define PSS_SELECT_ISA(function) (&pss::scalar::function)
+#endif

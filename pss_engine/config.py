@@ -1,0 +1,50 @@
+"""Settings of the engine. One frozen object, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from pss_engine.errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Limits of one engine.
+
+    Attributes:
+        kv_cache_bytes: memory for keys and values, shared by all requests.
+        block_size: tokens in a KV block.
+        max_num_seqs: requests that decode together.
+        max_batched_tokens: tokens of one forward; longer prompts are prefilled in chunks.
+        max_context: tokens of one request, prompt and output; 0 = what the model allows.
+        max_queued: requests that may wait; one more is refused.
+        num_state_slots: states that are resident at once.
+        max_rank: largest rank of a state.
+        state_dtype: how resident factors are kept: ``float32``, ``bfloat16``, ``float16`` or ``auto`` (the model's).
+    """
+
+    kv_cache_bytes: int = 512 * MIB
+    block_size: int = 16
+    max_num_seqs: int = 32
+    max_batched_tokens: int = 512
+    max_context: int = 0
+    max_queued: int = 1024
+    num_state_slots: int = 8
+    max_rank: int = 64
+    state_dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < (0 if field.name == "max_context" else 1):
+                raise ConfigError(f"{field.name} is {value}; it must be at least 1")
+        if self.max_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_batched_tokens {self.max_batched_tokens} is less than max_num_seqs {self.max_num_seqs}:"
+                " every running request needs one token a step"
+            )
+        choices = ("auto", "float32", "bfloat16", "float16")
+        if self.state_dtype not in choices:
+            raise ConfigError(f"state_dtype {self.state_dtype!r} is unknown; choices: {', '.join(choices)}")

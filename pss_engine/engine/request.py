@@ -1,0 +1,98 @@
+"""What a user asks of the engine, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pss_engine.errors import RequestRejected
+
+if TYPE_CHECKING:
+    from pss_engine.kv import CallUsage
+    from pss_engine.models import Message
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are chosen. Names follow Hugging Face's GenerationConfig.
+
+    Attributes:
+        max_new_tokens: at most this many.
+        temperature: 0 is greedy.
+        top_k: sample among the k most likely; 0 = all.
+        top_p: sample among the smallest set whose probability reaches p.
+        seed: of this request's own generator; the batch around it changes nothing.
+        stop: strings that end the text; they are not part of it.
+        ignore_eos: go on past the end-of-turn token (for measurements).
+    """
+
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise RequestRejected(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        if not 0.0 <= self.temperature <= 100.0:
+            raise RequestRejected(f"temperature is {self.temperature}; it must be between 0 and 100")
+        if self.top_k < 0:
+            raise RequestRejected(f"top_k is {self.top_k}; it must be 0 (all) or more")
+        if not 0.0 < self.top_p <= 1.0:
+            raise RequestRejected(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+        if isinstance(self.stop, str) or any(not text for text in self.stop):
+            raise RequestRejected(f"stop is {self.stop!r}; it must be a sequence of non-empty strings")
+
+
+GREEDY = SamplingParams()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call.
+
+    Attributes:
+        prompt: chat messages (the model's template is applied), plain text, or token ids.
+        session: id of the state to decode with; None = the base model.
+        agent: who calls; usage is reported under this name.
+        request_id: unique among live requests; empty = the engine picks one.
+    """
+
+    prompt: str | Sequence[Message] | Sequence[int]
+    sampling: SamplingParams = GREEDY
+    session: str | None = None
+    agent: str = ""
+    request_id: str = ""
+
+
+@dataclass
+class Timings:
+    """Seconds from arrival, by a monotonic clock."""
+
+    queue_s: float = 0.0
+    time_to_first_token_s: float = 0.0
+    total_s: float = 0.0
+
+
+@dataclass
+class RequestOutput:
+    """The answer to one request.
+
+    Attributes:
+        finish_reason: ``stop`` (end of turn or a stop string), ``length``, ``abort`` or ``error``.
+        error: why, where ``finish_reason`` is ``error``.
+        state_digest: the state that every token was decoded with; empty = the base model.
+    """
+
+    request_id: str
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    usage: CallUsage
+    timings: Timings = field(default_factory=Timings)
+    state_digest: str = ""
+    error: str = ""

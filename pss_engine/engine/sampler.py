@@ -1,0 +1,38 @@
+"""From logits to the next token of each row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pss_engine.engine.request import SamplingParams
+
+
+class TokenSampler:
+    """Chooses the tokens of one request; owns its generator, so that the rows beside it change nothing."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._params = params
+        self._generator = torch.Generator().manual_seed(params.seed) if params.temperature > 0 else None
+
+    @property
+    def greedy(self) -> bool:
+        return self._generator is None
+
+    def sample(self, logits: Tensor) -> int:
+        """Draw from ``softmax(logits / temperature)`` cut to top_k, then to top_p; logits [V], any float dtype."""
+        params = self._params
+        values, order = (logits.float().cpu() / params.temperature).sort(descending=True, stable=True)
+        if params.top_k:
+            values, order = values[: params.top_k], order[: params.top_k]
+        probabilities = values.softmax(-1)
+        # the token that crosses top_p is kept, so at least one always is
+        keep = probabilities.cumsum(-1) - probabilities < params.top_p
+        drawn = torch.multinomial(probabilities[keep], 1, generator=self._generator)
+        return int(order[drawn])
+
+
+def sample_rows(logits: Tensor, samplers: list[TokenSampler]) -> list[int]:
+    """One token a row; logits [B, V]. Greedy rows take the first of the largest logits."""
+    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    return [token if s.greedy else s.sample(row) for token, s, row in zip(tokens, samplers, logits, strict=True)]

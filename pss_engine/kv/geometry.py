@@ -1,0 +1,35 @@
+"""Bytes of KV: what one token and one block of a layer group weigh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHARED, SESSION = "shared", "session"
+GROUPS = (SHARED, SESSION)
+
+
+@dataclass(frozen=True)
+class KVGeometry:
+    """``bytes per token = 2 (k and v) * layers * kv heads * head dim * element bytes`` of a group.
+
+    Attributes:
+        num_layers: layers by group; the groups are the two sides of the cut.
+        block_size: tokens in a block.
+    """
+
+    num_layers: dict[str, int]
+    num_kv_heads: int
+    head_dim: int
+    element_bytes: int
+    block_size: int
+
+    def token_bytes(self, group: str) -> int:
+        return 2 * self.num_layers[group] * self.num_kv_heads * self.head_dim * self.element_bytes
+
+    def block_bytes(self, group: str) -> int:
+        return self.block_size * self.token_bytes(group)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token over all layers."""
+        return sum(self.token_bytes(group) for group in GROUPS)

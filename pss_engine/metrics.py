@@ -1,0 +1,33 @@
+"""Counters: one for every component whose presence is a claim."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class EngineCounters:
+    """What an engine did since it was made.
+
+    Attributes:
+        num_steps: forwards.
+        num_tokens: tokens run through the network.
+        num_state_tokens: those of them that ran with a session state.
+        num_adapter_calls: linears of session layers to which states were added (0 while no state is in the batch).
+        num_generated_tokens: tokens sampled.
+        num_preemptions: sequences whose blocks were taken back to be computed again.
+        num_finished, num_aborted, num_failed: requests by their end.
+    """
+
+    num_steps: int = 0
+    num_tokens: int = 0
+    num_state_tokens: int = 0
+    num_adapter_calls: int = 0
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+    num_finished: int = 0
+    num_aborted: int = 0
+    num_failed: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
