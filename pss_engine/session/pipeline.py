@@ -1,0 +1,178 @@
+"""``SessionRAG``: state on, clue, state off, retrieve, answer (PSS, section 2.4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pss_engine.engine import Engine, Request, RequestOutput, SamplingParams
+from pss_engine.errors import ConfigError, PSSError
+from pss_engine.kv import QueryUsage
+from pss_engine.retrieval import BM25, Corpus, Hit, rrf
+from pss_engine.session.answer import Answer, Clue, Evidence
+from pss_engine.session.prompts import answer_messages
+from pss_engine.state import SessionState, StateStore
+from pss_engine.writer import INSTRUCTION, History, SessionTargets, Writer, clue_messages, readout_messages
+from pss_engine.writer.writer import Progress
+
+MODES = ("clue", "raw", "rrf", "readout")
+RRF_DEPTH = 50
+
+
+class SessionRAG:
+    """The lifecycle of session states over one engine, one corpus and one store.
+
+    Modes of a query: ``clue`` searches with the state's clue, ``raw`` with the query, ``rrf`` fuses both rankings
+    (constant 60), ``readout`` searches with the query and the state's fixed readout and generates no clue.
+
+    Without a corpus (None), states are written and clues are told, but nothing can be retrieved or answered.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        corpus: Corpus | None,
+        store: StateStore,
+        *,
+        top_k: int = 4,
+        max_clue_tokens: int = 64,
+        max_answer_tokens: int = 64,
+    ) -> None:
+        if top_k < 1:
+            raise ConfigError(f"top_k is {top_k}; it must be at least 1")
+        self.engine, self.corpus, self.store = engine, corpus, store
+        self.top_k = top_k
+        self._retriever = None if corpus is None else BM25(corpus)
+        self._clue_sampling = SamplingParams(max_new_tokens=max_clue_tokens)
+        self._answer_sampling = SamplingParams(max_new_tokens=max_answer_tokens)
+
+    def write(
+        self,
+        session_id: str,
+        history: History,
+        targets: SessionTargets | None = None,
+        *,
+        writer: Writer | None = None,
+        progress: Progress | None = None,
+    ) -> SessionState:
+        """Compile a history, record the state's fixed readout, and store it; the session can be asked at once."""
+        writer = writer or Writer(self.engine.model)
+        state = record_readout(self.engine, writer.write(session_id, history, targets, progress), self._clue_sampling)
+        self.store.put(state)
+        self.engine.add_state(state)
+        return state
+
+    def clues(self, asks: Sequence[tuple[str, str]]) -> list[Clue]:
+        """One clue per (session id, query), decoded in one batch.
+
+        Raises:
+            SessionNotFound: a session without a state; nothing is generated.
+        """
+        states = [self._state(session_id) for session_id, _ in asks]
+        requests = [
+            Request(clue_messages(_instruction(state), query), self._clue_sampling, session=session_id, agent="clue")
+            for state, (session_id, query) in zip(states, asks, strict=True)
+        ]
+        return [
+            Clue(output.text.strip(), output.state_digest, QueryUsage([output.usage]), output.timings.total_s)
+            for output in _ended(self.engine.generate(requests))
+        ]
+
+    def retrieve(self, searches: Sequence[Sequence[str]]) -> list[Evidence]:
+        """Evidence for each group of search texts; several texts of one group are fused by reciprocal rank.
+
+        Raises:
+            ConfigError: there is no corpus.
+        """
+        if self.corpus is None or self._retriever is None:
+            raise ConfigError("there is no corpus to retrieve from; give one to SessionRAG")
+        corpus, start = self.corpus, time.monotonic()
+        flat = [text for group in searches for text in group]
+        depth = self.top_k if len(flat) == len(searches) else max(RRF_DEPTH, self.top_k)
+        found = iter(self._retriever.search(flat, depth))
+        fused = [self._fuse([next(found) for _ in group]) for group in searches]
+        seconds = (time.monotonic() - start) / max(1, len(searches))
+        return [Evidence(tuple(hits), tuple(corpus.by_id(h.passage_id) for h in hits), seconds) for hits in fused]
+
+    def ask(self, session_id: str, query: str, mode: str = "clue") -> Answer:
+        """Answer one follow-up. See :meth:`ask_many`."""
+        return self.ask_many([(session_id, query)], mode)[0]
+
+    def ask_many(self, asks: Sequence[tuple[str, str]], mode: str = "clue") -> list[Answer]:
+        """Answer follow-ups of many sessions: one batch of clues, one search, one batch of answers.
+
+        Raises:
+            ConfigError: an unknown mode.
+            SessionNotFound: a session without a state; it is never answered by the base model instead.
+            RequestRejected: a query that does not fit the context.
+        """
+        if mode not in MODES:
+            raise ConfigError(f"mode {mode!r} is unknown; choices: {', '.join(MODES)}")
+        states = [self._state(session_id) for session_id, _ in asks]
+        clues = self.clues(asks) if mode in ("clue", "rrf") else [_fixed(state, mode) for state in states]
+        searches = [_searches(mode, query, clue.text) for (_, query), clue in zip(asks, clues, strict=True)]
+        evidence = self.retrieve(searches)
+        requests = [
+            Request(answer_messages(query, found.passages), self._answer_sampling, agent="answer")
+            for (_, query), found in zip(asks, evidence, strict=True)
+        ]
+        outputs = _ended(self.engine.generate(requests))
+        return [
+            Answer(
+                session_id,
+                query,
+                mode,
+                clue,
+                found,
+                output.text.strip(),
+                output.finish_reason,
+                QueryUsage([*clue.usage.calls, output.usage]),
+                output.timings.total_s,
+            )
+            for (session_id, query), clue, found, output in zip(asks, clues, evidence, outputs, strict=True)
+        ]
+
+    def _fuse(self, rankings: list[list[Hit]]) -> list[Hit]:
+        return rankings[0][: self.top_k] if len(rankings) == 1 else rrf(rankings, k=self.top_k)
+
+    def _state(self, session_id: str) -> SessionState:
+        """The session's newest state, registered with the engine."""
+        known = self.engine.state(session_id) if session_id in self.engine.sessions else None
+        if known is not None and (session_id not in self.store or self.store.head(session_id) == known.digest):
+            return known
+        state = self.store.get(session_id)
+        self.engine.add_state(state)
+        return state
+
+
+def record_readout(engine: Engine, state: SessionState, sampling: SamplingParams) -> SessionState:
+    """The state with its fixed readout: what it emits for the training instruction, before any query is known."""
+    engine.add_state(state)
+    messages = readout_messages(_instruction(state))
+    output = _ended(engine.generate([Request(messages, sampling, session=state.session_id, agent="readout")]))[0]
+    engine.remove_state(state.session_id)
+    meta = replace(state.meta, readout=output.text.strip(), readout_token_ids=tuple(output.token_ids))
+    return replace(state, meta=meta)
+
+
+def _instruction(state: SessionState) -> str:
+    """The instruction that the state was trained on; an adapter that was not written here gets the default one."""
+    return str(state.meta.writer.get("instruction", INSTRUCTION))
+
+
+def _fixed(state: SessionState, mode: str) -> Clue:
+    if mode == "readout" and not state.meta.readout:
+        raise ConfigError(f"state of session {state.session_id!r} has no stored readout; choices: clue, raw, rrf")
+    return Clue(state.meta.readout if mode == "readout" else "", state.digest, QueryUsage(), 0.0)
+
+
+def _searches(mode: str, query: str, clue: str) -> list[str]:
+    return {"clue": [clue], "raw": [query], "rrf": [query, clue], "readout": [f"{query} {clue}"]}[mode]
+
+
+def _ended(outputs: list[RequestOutput]) -> list[RequestOutput]:
+    for output in outputs:
+        if output.finish_reason == "error":
+            raise PSSError(f"request {output.request_id} failed: {output.error}")
+    return outputs

@@ -1,0 +1,53 @@
+"""Memory of a session: its state, the files it lives in, the store on disk and the slots on the device."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pss_engine.state.adapter import load_adapter, save_adapter
+    from pss_engine.state.adapter_config import AdapterConfig
+    from pss_engine.state.lru import SlotRef
+    from pss_engine.state.meta import StateMeta
+    from pss_engine.state.session_state import LoraFactors, SessionState
+    from pss_engine.state.shape import StateShape
+    from pss_engine.state.slots import StateSlots, TargetSlots
+    from pss_engine.state.store import StateStore
+
+_HOMES = {
+    "AdapterConfig": "adapter_config",
+    "LoraFactors": "session_state",
+    "SessionState": "session_state",
+    "SlotRef": "lru",
+    "StateMeta": "meta",
+    "StateShape": "shape",
+    "StateSlots": "slots",
+    "StateStore": "store",
+    "TargetSlots": "slots",
+    "load_adapter": "adapter",
+    "save_adapter": "adapter",
+}
+
+__all__ = [
+    "AdapterConfig",
+    "LoraFactors",
+    "SessionState",
+    "SlotRef",
+    "StateMeta",
+    "StateShape",
+    "StateSlots",
+    "StateStore",
+    "TargetSlots",
+    "load_adapter",
+    "save_adapter",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use, so that the torch-free modules of this package load without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,108 @@
+"""A state as a folder: PEFT's two files and ``pss_state.json``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from pss_engine.errors import ConfigError, StateFormatError
+from pss_engine.state.files import disk_errors, read_json, sync_folder, to_json_bytes, write_file
+from pss_engine.state.meta import STATE_FILE, StateMeta
+from pss_engine.state.peft_format import adapter_files, read_adapter
+from pss_engine.state.session_state import SessionState
+from pss_engine.state.shape import StateShape
+
+
+def load_adapter(
+    folder: str | Path,
+    *,
+    session_id: str | None = None,
+    shape: StateShape | None = None,
+    max_rank: int | None = None,
+    follow_symlinks: bool = True,
+) -> SessionState:
+    """Read a state from its folder, or import any PEFT LoRA adapter that touches decoder layers only.
+
+    Args:
+        folder: the adapter folder. Without ``pss_state.json`` the origin is unknown: no fingerprints, seed or readout.
+        session_id: whose state it becomes; default: what ``pss_state.json`` says, else the folder's name.
+        shape: the model it must fit, None to check it against itself only.
+        max_rank: largest rank allowed, None for any.
+        follow_symlinks: False refuses links, for folders that others may write to.
+
+    Returns:
+        The state, tensors on the CPU in the file's dtype; its digest equals the recorded one if there is one.
+
+    Raises:
+        StateFormatError: the folder is missing, damaged, unsupported or does not fit.
+        ConfigError: ``session_id`` or the folder's name cannot be a session id.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise StateFormatError(f"{folder}: no such adapter folder")
+    tensors, config, base_model = read_adapter(folder, shape, max_rank, follow_symlinks)
+    recorded = _read_recorded(folder, follow_symlinks)
+    if recorded is None:
+        meta, digest = StateMeta(base_model=base_model), None
+        name = re.sub(r"[^a-z0-9._-]", "-", folder.resolve().name.lower())
+    else:
+        meta, name, digest = recorded
+    state = SessionState.from_config(session_id or name, tensors, config, meta)
+    if digest is not None and state.digest != digest:
+        raise StateFormatError(
+            f"{folder}: digest is {state.digest[:16]}, {STATE_FILE} records {digest[:16]}: damaged or edited"
+        )
+    state.check()
+    return state
+
+
+def save_adapter(state: SessionState, folder: str | Path) -> Path:
+    """Write a state as a new folder that PEFT and :func:`load_adapter` read; all of it appears at once or not at all.
+
+    Raises:
+        ConfigError: ``folder`` exists and is not an empty folder, or cannot be written.
+        CapacityError: the disk is full.
+        StateFormatError: the state is not sound.
+    """
+    folder = Path(folder).absolute()
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise ConfigError(f"{folder}: exists; name a new or an empty folder")
+    state.check()
+    temporary = folder.with_name(f".tmp-{folder.name}")
+    with disk_errors("adapter folder", folder.parent, state.num_bytes):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write_state_files(state, temporary)
+            temporary.replace(folder)
+            sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def write_state_files(state: SessionState, folder: Path) -> None:
+    """Create ``folder`` with the three files of a state; on return they are on the disk."""
+    folder.mkdir()
+    record = {
+        "session_id": state.session_id,
+        "digest": state.digest,
+        "num_bytes": state.num_bytes,
+        **state.meta.to_json(),
+    }
+    files = adapter_files(state.tensors(), state.config, state.meta.base_model)
+    for name, data in {**files, STATE_FILE: to_json_bytes(record)}.items():
+        write_file(folder / name, data)
+    sync_folder(folder)
+
+
+def _read_recorded(folder: Path, follow_symlinks: bool) -> tuple[StateMeta, str, str] | None:
+    path = folder / STATE_FILE
+    if not path.exists() and not path.is_symlink():
+        return None
+    raw = read_json(path, follow_symlinks)
+    session_id, digest = raw.pop("session_id", None), raw.pop("digest", None)
+    raw.pop("num_bytes", None)
+    if not isinstance(session_id, str) or not isinstance(digest, str):
+        raise StateFormatError(f"{path}: session_id and digest must be strings")
+    return StateMeta.from_json(raw, str(path)), session_id, digest

@@ -1,0 +1,80 @@
+"""What a state learns to say: the session's clue, and a conflicting one that it must not say.
+
+The types carry a history and two search texts. Answers, evidence ids and labels have no way in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pss_engine.errors import ConfigError
+from pss_engine.models import Message
+
+NUM_SEGMENTS = 4
+NUM_TERMS = 12
+
+
+@dataclass(frozen=True)
+class SessionTargets:
+    """z+ ``clue`` and z- ``negative_clue`` of one session (PSS, section 2.3)."""
+
+    clue: str
+    negative_clue: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.clue.strip():
+            raise ConfigError("clue is empty; a state needs a search text to learn")
+        if self.clue.strip() == self.negative_clue.strip():
+            raise ConfigError(
+                "clue and negative_clue are the same text; the negative one must be an archived or conflicting clue"
+            )
+
+
+def extract_targets(turns: Sequence[Message]) -> SessionTargets:
+    """Targets from plain chat by rule: the terms that set the last quarter of the history apart from the rest.
+
+    Terms are scored ``tf * log(segments / segments that have it)`` over quarters of the history; z- is the same for the
+    first quarter. Words that a name, a digit or a hyphen marks as an identifier count double.
+    """
+    segments = _segments([turn["content"] for turn in turns])
+    counts = [Counter(_terms(segment)) for segment in segments]
+    clue = _distinctive(counts, len(counts) - 1)
+    negative = _distinctive(counts, 0) if len(counts) > 1 else []
+    if not clue:
+        raise ConfigError("no search terms were found in the history; give the clue yourself")
+    return SessionTargets(" ".join(clue), " ".join(negative) if negative != clue else "")
+
+
+def _segments(texts: Sequence[str]) -> list[str]:
+    count = min(NUM_SEGMENTS, len(texts))
+    bounds = [len(texts) * i // count for i in range(count + 1)]
+    return ["\n".join(texts[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def _terms(text: str) -> Iterable[str]:
+    for match in re.finditer(r"[A-Za-z0-9][\w.-]*\w|\w{3,}", text):
+        word = match.group()
+        yield word if _identifier(word) else word.lower()
+
+
+def _identifier(word: str) -> bool:
+    return any(c.isdigit() for c in word) or "-" in word or "_" in word or any(c.isupper() for c in word[1:])
+
+
+def _distinctive(counts: Sequence[Counter[str]], index: int) -> list[str]:
+    num_segments = len(counts)
+
+    def score(term: str) -> float:
+        spread = sum(term in segment for segment in counts)
+        # a history of one segment has no other to stand apart from: frequency alone ranks its terms
+        rarity = math.log((1 + num_segments) / spread)
+        return counts[index][term] * rarity * (2.0 if _identifier(term) else 1.0) * min(1.0, len(term) / 6)
+
+    best = sorted(counts[index], key=lambda term: (-score(term), term))[:NUM_TERMS]
+    order = list(counts[index])
+    return sorted(best, key=order.index)
