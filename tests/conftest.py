@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line sets it; read when OpenMP is loaded
+
 import pytest
 import torch
 from hypothesis import settings

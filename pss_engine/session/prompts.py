@@ -9,18 +9,6 @@ from pss_engine.retrieval import Passage
 
 
 def answer_messages(query: str, evidence: Sequence[Passage]) -> list[Message]:
-    """What the base model reads after the state is off."""
-    if not evidence:
-        return [
-            {
-                "role": "user",
-                "content": f"No passage was found. Say so, and answer briefly if you can.\n\nQuestion: {query}",
-            }
-        ]
-    passages = "\n\n".join(f"[{i}] {p.title}\n{p.text}" for i, p in enumerate(evidence, 1))
-    return [
-        {
-            "role": "user",
-            "content": f"{passages}\n\nAnswer in one or two sentences, from these passages only.\nQuestion: {query}",
-        }
-    ]
+    """What the base model reads after the state is off: the passages, best first, then the question."""
+    passages = "\n\n".join(f"{passage.title}\n{passage.text}" for passage in evidence) or "(no passage was found)"
+    return [{"role": "user", "content": f"{passages}\n\nQuestion: {query}\nAnswer from the text above."}]

@@ -35,7 +35,8 @@ class History:
             raise ConfigError(f"history {str(path)!r} is not UTF-8 (byte {error.start})") from error
         if path.suffix != ".jsonl":
             return cls.of([{"role": "user", "content": text.strip()}] if text.strip() else [])
-        rows = [_row(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        # line feeds alone end a line: str.splitlines would cut at U+2028 inside a JSON string
+        rows = [_row(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         targets = None
         if rows and "clue" in rows[0]:
             targets = _targets(path, rows.pop(0))

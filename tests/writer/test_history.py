@@ -33,6 +33,11 @@ def test_turns_come_in_order_and_targets_from_the_first_line(tmp_path):
     assert history.targets == SessionTargets("plan B", "plan A")
 
 
+def test_a_line_separator_inside_a_string_ends_no_line(tmp_path):
+    row = json.dumps({"role": "user", "content": "one\u2028two"}, ensure_ascii=False)
+    assert History.load(write(tmp_path, row)).turns[0]["content"] == "one\u2028two"
+
+
 def test_plain_text_is_one_turn(tmp_path):
     history = History.load(write(tmp_path, "we met on Monday\nand agreed", "notes.txt"))
     assert history.turns == ({"role": "user", "content": "we met on Monday\nand agreed"},)

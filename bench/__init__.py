@@ -1,0 +1,1 @@
+"""What is measured, against whom, and the report. Imports anything of ours; nothing of ours imports it."""

@@ -1,0 +1,80 @@
+"""``pss ask``: a follow-up from query to answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from pss_engine.cli.options import DEFAULT_STORE, Json, Mode, ModelOptions, StoreFolder
+
+if TYPE_CHECKING:
+    from pss_engine.session import Answer
+
+_DEFAULT_MODEL_OPTIONS = ModelOptions()
+
+
+def ask(
+    session: str,
+    query: str,
+    /,
+    *,
+    corpus: Annotated[Path, Parameter(help="A .jsonl file (id, title, text) or a folder of .md and .txt files.")],
+    mode: Annotated[
+        Mode,
+        Parameter(help="What is searched with: the clue, the raw query, both, or the query and the fixed readout."),
+    ] = "clue",
+    top_k: Annotated[int, Parameter(help="Passages that the answer is given from.")] = 4,
+    max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
+    max_answer_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
+    store: StoreFolder = DEFAULT_STORE,
+    model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
+    as_json: Json = False,
+) -> None:
+    """Answer a follow-up from a corpus.
+
+    State on, clue, state off, search, answer from the evidence.
+
+    Parameters
+    ----------
+    session
+        A session of the store.
+    query
+        The follow-up.
+    """
+    from pss_engine.cli.output import emit_json
+    from pss_engine.cli.runtime import engine_with
+    from pss_engine.retrieval import Corpus
+    from pss_engine.session import SessionRAG
+    from pss_engine.state import StateStore
+
+    states = StateStore(store)
+    state = states.get(session)
+    Corpus.load(corpus)  # a bad corpus is told before the model is loaded; only the model's tokenizer can cut it
+    engine = engine_with(model, [state])
+    passages = Corpus.load(corpus, engine.model.tokenizer.hf)
+    rag = SessionRAG(
+        engine, passages, states, top_k=top_k, max_clue_tokens=max_clue_tokens, max_answer_tokens=max_answer_tokens
+    )
+    answer = rag.ask(session, query, mode)
+    if as_json:
+        emit_json(answer.to_dict())
+    else:
+        _show(answer)
+
+
+def _show(answer: Answer) -> None:
+    from pss_engine.cli.output import console, cost, facts
+
+    rows: list[tuple[str, Any]] = [("clue", answer.clue.text)] if answer.clue.text else []
+    titles = {passage.id: passage.title for passage in answer.evidence.passages}
+    for number, hit in enumerate(answer.evidence.hits, 1):
+        rows.append((f"[{number}]", f"{hit.passage_id}  {titles[hit.passage_id]}  ({hit.score:.2f})"))
+    if not answer.evidence.hits:
+        rows.append(("found", "no passage"))
+    rows += [
+        ("answer", answer.text),
+        ("cost", cost(answer.usage.kv_peak_bytes, answer.usage.kv_cumulative_bytes, answer.seconds)),
+    ]
+    console().print(facts(rows))

@@ -1,0 +1,50 @@
+"""``pss clue``: what a session's state says to search for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from pss_engine.cli.options import DEFAULT_STORE, Json, ModelOptions, StoreFolder
+
+_DEFAULT_MODEL_OPTIONS = ModelOptions()
+
+
+def clue(
+    session: str,
+    query: str,
+    /,
+    *,
+    max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
+    store: StoreFolder = DEFAULT_STORE,
+    model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
+    as_json: Json = False,
+) -> None:
+    """Let a session's state turn a follow-up into a search text.
+
+    The clue goes to stdout, what it cost to stderr.
+
+    Parameters
+    ----------
+    session
+        A session of the store.
+    query
+        The follow-up.
+    """
+    from pss_engine.cli.output import cost, emit_json, note
+    from pss_engine.cli.runtime import engine_with
+    from pss_engine.session import SessionRAG
+    from pss_engine.state import StateStore
+
+    states = StateStore(store)
+    engine = engine_with(model, [states.get(session)])
+    rag = SessionRAG(engine, None, states, max_clue_tokens=max_clue_tokens)
+    said = rag.clues([(session, query)])[0]
+    if as_json:
+        usage = said.usage.to_dict()
+        document = {"session": session, "query": query, "clue": said.text, "state_digest": said.state_digest}
+        emit_json({**document, "usage": usage, "seconds": said.seconds})
+        return
+    print(said.text)
+    note(cost(said.usage.kv_peak_bytes, said.usage.kv_cumulative_bytes, said.seconds))

@@ -1,0 +1,87 @@
+"""From options to the objects that do the work. Imports torch: only from inside a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from pss_engine.cli.options import ModelOptions, SamplingOptions, WriterOptions
+from pss_engine.cli.progress import loading
+from pss_engine.config import EngineConfig
+from pss_engine.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pss_engine.engine import Engine, SamplingParams
+    from pss_engine.models import LoadedModel
+    from pss_engine.state import SessionState
+    from pss_engine.writer import WriterConfig
+
+MAX_SLOTS = 8
+
+
+def open_model(options: ModelOptions) -> LoadedModel:
+    """Load the model that the options name, with progress on stderr."""
+    import torch
+
+    from pss_engine.models import load_model
+
+    _check_device(options.device)
+    if options.threads < 0:
+        raise ConfigError(f"threads is {options.threads}; it must be 0 (torch's choice) or more")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    with loading(options.model) as progress:
+        return load_model(
+            options.model,
+            num_session_layers=options.num_session_layers,
+            dtype=options.dtype,
+            device=options.device,
+            progress=progress,
+        )
+
+
+def open_engine(options: ModelOptions, model: LoadedModel, ranks: Iterable[int] = ()) -> Engine:
+    """An engine with slots for states of these ranks, one each."""
+    from pss_engine.engine import Engine
+
+    known = list(ranks) or [1]
+    slots = min(len(known), MAX_SLOTS)
+    config = EngineConfig(kv_cache_bytes=options.kv_cache_bytes, num_state_slots=slots, max_rank=max(known))
+    return Engine(model, config)
+
+
+def engine_with(options: ModelOptions, states: Iterable[SessionState]) -> Engine:
+    """Model and engine with these states registered."""
+    states = list(states)
+    engine = open_engine(options, open_model(options), [state.max_rank for state in states])
+    for state in states:
+        engine.add_state(state)
+    return engine
+
+
+def writer_config(options: WriterOptions) -> WriterConfig:
+    from pss_engine.writer import WriterConfig
+
+    return WriterConfig(**asdict(options))
+
+
+def sampling_params(options: SamplingOptions) -> SamplingParams:
+    from pss_engine.engine import SamplingParams
+
+    return SamplingParams(**asdict(options))
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device == "auto":
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigError(f"device {device!r} is unknown; choices: auto, cpu, cuda, cuda:0, ...") from None
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is not supported; choices: auto, cpu, cuda, cuda:0, ...")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {device!r} is not to be had: torch sees no CUDA device; choices: auto, cpu")
