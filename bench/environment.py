@@ -74,11 +74,11 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The checked-out commit, with ``+dirty`` where the tree differs from it; ``none`` outside a repository."""
+    """The checked-out commit; ``none`` outside a repository. ``+dirty`` where the tree, but for the rows, differs."""
     head = _output("git", "rev-parse", "--verify", "--quiet", "HEAD")
     if not head:
         return "none"
-    return head + ("+dirty" if _output("git", "status", "--porcelain") else "")
+    return head + ("+dirty" if _output("git", "status", "--porcelain", "--", ".", ":!bench/results") else "")
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -22,22 +22,26 @@ def section(rows: Sequence[Row]) -> str:
 
 
 def table(rows: Sequence[Row], case: str) -> str:
-    """One line for each setting: p50, then (p20 to p80) where they differ.
+    """p50, then (p20 to p80) where they differ. Params that all rows share stand above.
 
-    With one metric the backends are the columns, with several the metrics are. Params that all rows share stand above.
+    A line is a setting of the other params; its columns are the metrics, or the backends where there is one metric.
+    Where no param varies, a line is a metric and the columns are the backends.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.params))
     varied = [name for name in names if len({json.dumps(row.params.get(name)) for row in rows}) > 1]
     fixed = "; ".join(f"{_words(name)} {rows[0].params[name]}" for name in names if name not in varied)
     one_metric = len({row.metric for row in rows}) == 1
-    columns = list(dict.fromkeys(row.backend if one_metric else row.metric for row in rows))
+    by_backend = one_metric or not varied
+    beside = [] if one_metric else ["metric" if by_backend else "backend"]
+    columns = list(dict.fromkeys(row.backend if by_backend else row.metric for row in rows))
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
-        key = tuple(str(row.params.get(name, "")) for name in varied) + (() if one_metric else (row.backend,))
-        lines.setdefault(key, {})[row.backend if one_metric else row.metric] = _cell(row) + _speed(row)
-    head = [*map(_words, varied), *([] if one_metric else ["backend"]), *map(_words, columns)]
+        settings = [str(row.params.get(name, "")) for name in varied]
+        key = (*settings, *(_words(row.metric) if by_backend else row.backend for _ in beside))
+        lines.setdefault(key, {})[row.backend if by_backend else row.metric] = _cell(row) + _speed(row)
+    head = [*map(_words, varied), *beside, *(columns if by_backend else map(_words, columns))]
     body = [[*key, *(cells.get(column, "") for column in columns)] for key, cells in lines.items()]
-    title = f"**{case}**" + (f": {rows[0].metric}" if one_metric else "") + (f" ({fixed})" if fixed else "")
+    title = f"**{case}**" + (f": {_words(rows[0].metric)}" if one_metric else "") + (f" ({fixed})" if fixed else "")
     return "\n".join([title, "", _line(head), _line(["---"] * len(head)), *map(_line, body)])
 
 

@@ -96,7 +96,7 @@ class Trainer:
         return [part.mean() for part in tokens.split(list(example.label_lens))]
 
     def _optimizer(self, learning_rate: float) -> torch.optim.AdamW:
-        return torch.optim.AdamW(list(self._factors.parameters()), lr=learning_rate, weight_decay=0.0)
+        return torch.optim.AdamW(list(self._factors.parameters()), lr=learning_rate, weight_decay=0.0, fused=True)
 
     def _update(self, optimizer: torch.optim.AdamW, loss: Tensor) -> None:
         optimizer.zero_grad()

@@ -39,6 +39,22 @@ def test_several_metrics_become_columns_and_a_missing_one_stays_empty() -> None:
     ]
 
 
+def test_where_no_param_varies_the_metrics_are_the_lines_and_the_backends_stand_side_by_side() -> None:
+    rows = [
+        sample_row([value], backend=backend, metric=metric, unit=unit)
+        for backend, value in (("pss_engine (cpp)", 1.5), ("peft 0.20", 3.0))
+        for metric, unit in (("seconds", "s"), ("final_loss", "nats"))
+    ]
+    assert report.table(rows, "write").split("\n") == [
+        "**write** (rank 8)",
+        "",
+        "| metric | pss_engine (cpp) | peft 0.20 |",
+        "| --- | --- | --- |",
+        "| seconds | 1.50 s | 3.00 s |",
+        "| final loss | 1.5 nats | 3 nats |",
+    ]
+
+
 def test_a_spread_is_shown_where_there_is_one() -> None:
     assert "| 2.00 ms (1.40 ms to 2.60 ms) |" in report.table([sample_row([1e-3, 2e-3, 3e-3])], "an op")
 

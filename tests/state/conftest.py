@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -8,6 +10,15 @@ import pytest
 @pytest.fixture
 def file_size_limit():
     """Let no file of this process grow beyond so many bytes: a disk that is full in the middle of a write."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda num_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    # a block, not the whole test: the runner's own output may go to a file
+    @contextmanager
+    def limit(num_bytes: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit

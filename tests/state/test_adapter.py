@@ -105,8 +105,7 @@ def test_saving_never_replaces_anything(tmp_path):
 
 
 def test_a_full_disk_leaves_no_half_folder(tmp_path, file_size_limit):
-    file_size_limit(4096)
-    with pytest.raises(CapacityError, match="bytes needed"):
+    with file_size_limit(4096), pytest.raises(CapacityError, match="bytes needed"):
         save_adapter(make_state(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -209,8 +209,7 @@ def test_writing_over_a_damaged_object_repairs_it(store):
 def test_a_full_disk_keeps_the_old_version_and_leaves_nothing(store, file_size_limit, limit):
     old = store.put(make_state("alpha"))
     before = files_of(store)
-    file_size_limit(limit)
-    with pytest.raises(CapacityError, match=r"state store .*bytes needed") as caught:
+    with file_size_limit(limit), pytest.raises(CapacityError, match=r"state store .*bytes needed") as caught:
         store.put(make_state("alpha", seed=1))
     assert "\n" not in str(caught.value)
     assert files_of(store) == before
