@@ -1,4 +1,4 @@
-"""The command line ``pss``: one command per file, each imported when it is called."""
+"""The command line ``pss``: one command per file. Nothing heavy is imported before a command needs it."""
 
 from __future__ import annotations
 
@@ -18,46 +18,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     output. An error is one line on stderr; with ``--json`` also ``{"error": {"type", "message"}}`` on stdout. With
     ``PSS_DEBUG=1`` errors keep their traceback.
     """
-    from cyclopts import CycloptsError
+    # Threads that spin while they wait slow everything down several times as soon as another process wants a core.
+    # OpenMP reads this when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:
+        # the interpreter flushes stdout once more at its end, which must not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
 
+
+def _run(tokens: list[str]) -> int:
     from pss_engine.cli.app import build_app
 
-    # threads that spin between two kernels take the cores of whoever else runs here; read when OpenMP is loaded
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    tokens = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in tokens
     try:
         code = build_app()(tokens, print_error=False, exit_on_error=False, result_action="return_value")
         sys.stdout.flush()
         return code or 0
-    except BrokenPipeError:
-        # the interpreter flushes stdout once more at its end, which must not fail again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except KeyboardInterrupt as stop:
-        kept = str(stop) or "nothing was changed"
-        return _fail("Interrupted", f"interrupted; {kept}", INTERRUPTED, as_json)
-    except (CycloptsError, PSSError) as error:
-        if os.environ.get("PSS_DEBUG") == "1":
-            raise
-        return _fail(type(error).__name__, str(error), USAGE_ERROR, as_json)
-    except OSError as error:
-        if os.environ.get("PSS_DEBUG") == "1":
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(type(error).__name__, f"{where}{error.strerror or error}", USAGE_ERROR, as_json)
+        return _fail(stop, f"interrupted; {stop or 'nothing was changed'}", INTERRUPTED, as_json)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         if os.environ.get("PSS_DEBUG") == "1":
             raise
-        message = f"internal error: {type(error).__name__}: {error} (PSS_DEBUG=1 shows the traceback)"
-        return _fail(type(error).__name__, message, FAILED, as_json)
+        return _fail(error, *_explain(error), as_json)
 
 
-def _fail(kind: str, message: str, code: int, as_json: bool) -> int:
+def _explain(error: Exception) -> tuple[str, int]:
+    """The message for people, and the exit code."""
+    from cyclopts import CycloptsError
+
+    if isinstance(error, (PSSError, CycloptsError)):
+        return str(error), USAGE_ERROR
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}", USAGE_ERROR
+    return f"internal error: {type(error).__name__}: {error} (PSS_DEBUG=1 shows the traceback)", FAILED
+
+
+def _fail(error: BaseException, message: str, code: int, as_json: bool) -> int:
     from pss_engine.cli.output import emit_json
 
     line = " ".join(message.split())
     print(f"pss: {line}", file=sys.stderr, flush=True)
     if as_json:
-        emit_json({"error": {"type": kind, "message": line}})
+        emit_json({"error": {"type": type(error).__name__, "message": line}})
     return code

@@ -22,7 +22,7 @@ COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (write, "pss write falcon falcon.jsonl"),
     (clue, 'pss clue falcon "Rerun the previous configuration."'),
     (ask, 'pss ask falcon "Rerun the previous configuration." --corpus docs/'),
-    (generate, 'pss generate "What is a LoRA?" "What is a KV cache?" --max-new-tokens 128'),
+    (generate, 'pss generate "What is a LoRA?" --max-new-tokens 128'),
     (doctor, "pss doctor --json"),
 )
 INSPECTIONS: tuple[tuple[Callable[..., Any], str], ...] = (

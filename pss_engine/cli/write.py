@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from pss_engine.cli.options import DEFAULT_STORE, Json, ModelOptions, StoreFolder, WriterOptions
-from pss_engine.errors import ConfigError, SessionNotFound
+from pss_engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from pss_engine.state import SessionState, StateStore
@@ -64,12 +64,11 @@ def write(
         start = time.monotonic()
         with writing(session) as progress:
             state = rag.write(session, turns, targets, writer=Writer(base, config), progress=progress)
-        seconds = time.monotonic() - start
-    folder = states.path(session)
-    if as_json:
-        emit_json({**state.describe(), "path": str(folder), "targets_from": source, "seconds": seconds})
-    else:
-        _show(state, folder, source, seconds)
+        seconds, folder = time.monotonic() - start, states.path(session)
+        if as_json:
+            emit_json({**state.describe(), "path": str(folder), "targets_from": source, "seconds": seconds})
+        else:
+            _show(state, folder, source, seconds)
 
 
 def _targets(history: History, clue: str, negative_clue: str) -> tuple[SessionTargets, str]:
@@ -86,21 +85,14 @@ def _targets(history: History, clue: str, negative_clue: str) -> tuple[SessionTa
 
 
 def _digest(store: StateStore, session: str) -> str:
-    try:
-        return store.head(session)
-    except SessionNotFound:
-        return ""
+    return store.head(session) if session in store else ""
 
 
 def _kept(store: StateStore, session: str, before: str) -> str:
     now = _digest(store, session)
     if now != before:
         return f"the new state of session {session} is stored ({now[:12]})"
-    return (
-        f"session {session} keeps the state it had ({now[:12]})"
-        if now
-        else f"session {session} has no state, as before"
-    )
+    return f"session {session} keeps the state it had ({now[:12]})" if now else f"session {session} still has no state"
 
 
 def _show(state: SessionState, folder: Path, source: str, seconds: float) -> None:

