@@ -14,12 +14,12 @@ from pss_engine.engine.request import Request, RequestOutput, Timings
 from pss_engine.engine.sampler import TokenSampler, sample_rows
 from pss_engine.engine.scheduler import Chunk, Scheduler
 from pss_engine.engine.sequence import Sequence
-from pss_engine.errors import CapacityError, RequestRejected, SessionNotFound
+from pss_engine.errors import RequestRejected, SessionNotFound
 from pss_engine.kv import SESSION, SHARED, KVCache, KVGeometry, KVMemory
 from pss_engine.metrics import EngineCounters
 from pss_engine.models import LoadedModel
 from pss_engine.models.loader import DTYPES
-from pss_engine.state import SessionState, StateSlots
+from pss_engine.state import SessionState, StateHandle, StateSlots
 
 
 class Engine:
@@ -149,6 +149,8 @@ class Engine:
                 done[output.request_id] = output
                 if on_output:
                     on_output(output)
+            if not self._scheduler.running:
+                self.slots.wait(timeout=1.0)
         self._undelivered += others
         return [output for output in done.values() if output is not None]
 
@@ -177,9 +179,8 @@ class Engine:
 
     def _take_slot(self, sequence: Sequence) -> bool:
         if sequence.state is not None:
-            try:
-                sequence.slot = self.slots.acquire(sequence.state)
-            except CapacityError:
+            sequence.slot = self.slots.acquire(StateHandle.of(sequence.state))
+            if sequence.slot is None:
                 return False
         sequence.started = sequence.started or time.monotonic()
         return True

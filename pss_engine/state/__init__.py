@@ -6,13 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pss_engine.state.adapter import load_adapter, save_adapter
+    from pss_engine.state.adapter import StateRecord, load_adapter, save_adapter
     from pss_engine.state.adapter_config import AdapterConfig
+    from pss_engine.state.cache import StateCache
+    from pss_engine.state.counters import StateCounters
+    from pss_engine.state.handle import StateHandle
+    from pss_engine.state.layout import StateLayout
     from pss_engine.state.lru import SlotRef
     from pss_engine.state.meta import StateMeta
+    from pss_engine.state.rows import TargetSlots
     from pss_engine.state.session_state import LoraFactors, SessionState
     from pss_engine.state.shape import StateShape
-    from pss_engine.state.slots import StateSlots, TargetSlots
+    from pss_engine.state.slots import StateSlots
     from pss_engine.state.store import StateStore
 
 _HOMES = {
@@ -20,11 +25,16 @@ _HOMES = {
     "LoraFactors": "session_state",
     "SessionState": "session_state",
     "SlotRef": "lru",
+    "StateCache": "cache",
+    "StateCounters": "counters",
+    "StateHandle": "handle",
+    "StateLayout": "layout",
     "StateMeta": "meta",
+    "StateRecord": "adapter",
     "StateShape": "shape",
     "StateSlots": "slots",
     "StateStore": "store",
-    "TargetSlots": "slots",
+    "TargetSlots": "rows",
     "load_adapter": "adapter",
     "save_adapter": "adapter",
 }
@@ -34,7 +44,12 @@ __all__ = [
     "LoraFactors",
     "SessionState",
     "SlotRef",
+    "StateCache",
+    "StateCounters",
+    "StateHandle",
+    "StateLayout",
     "StateMeta",
+    "StateRecord",
     "StateShape",
     "StateSlots",
     "StateStore",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from pss_engine.errors import ConfigError, StateFormatError
@@ -12,6 +13,16 @@ from pss_engine.state.meta import STATE_FILE, StateMeta
 from pss_engine.state.peft_format import adapter_files, read_adapter
 from pss_engine.state.session_state import SessionState
 from pss_engine.state.shape import StateShape
+
+
+@dataclass(frozen=True)
+class StateRecord:
+    """What ``pss_state.json`` says of a state: its name and digest, the bytes of its factors, where it comes from."""
+
+    session_id: str
+    digest: str
+    num_bytes: int
+    meta: StateMeta
 
 
 def load_adapter(
@@ -32,7 +43,7 @@ def load_adapter(
         follow_symlinks: False refuses links, for folders that others may write to.
 
     Returns:
-        The state, tensors on the CPU in the file's dtype; its digest equals the recorded one if there is one.
+        The state, tensors on the CPU in the file's dtype; digest and size are the recorded ones if there is a record.
 
     Raises:
         StateFormatError: the folder is missing, damaged, unsupported or does not fit.
@@ -42,16 +53,17 @@ def load_adapter(
     if not folder.is_dir():
         raise StateFormatError(f"{folder}: no such adapter folder")
     tensors, config, base_model = read_adapter(folder, shape, max_rank, follow_symlinks)
-    recorded = _read_recorded(folder, follow_symlinks)
-    if recorded is None:
-        meta, digest = StateMeta(base_model=base_model), None
+    record = read_record(folder, follow_symlinks)
+    if record is None:
+        meta = StateMeta(base_model=base_model)
         name = re.sub(r"[^a-z0-9._-]", "-", folder.resolve().name.lower())
     else:
-        meta, name, digest = recorded
+        meta, name = record.meta, record.session_id
     state = SessionState.from_config(session_id or name, tensors, config, meta)
-    if digest is not None and state.digest != digest:
+    if record is not None and (state.digest, state.num_bytes) != (record.digest, record.num_bytes):
         raise StateFormatError(
-            f"{folder}: digest is {state.digest[:16]}, {STATE_FILE} records {digest[:16]}: damaged or edited"
+            f"{folder}: digest is {state.digest[:16]} and size {state.num_bytes} bytes, {STATE_FILE} records "
+            f"{record.digest[:16]} and {record.num_bytes}: damaged or edited"
         )
     state.check()
     return state
@@ -96,13 +108,17 @@ def write_state_files(state: SessionState, folder: Path) -> None:
     sync_folder(folder)
 
 
-def _read_recorded(folder: Path, follow_symlinks: bool) -> tuple[StateMeta, str, str] | None:
+def read_record(folder: Path, follow_symlinks: bool = True) -> StateRecord | None:
+    """What a folder says of its state, without reading a tensor; None if it says nothing.
+
+    Raises:
+        StateFormatError: the file is damaged or of another release.
+    """
     path = folder / STATE_FILE
     if not path.exists() and not path.is_symlink():
         return None
     raw = read_json(path, follow_symlinks)
-    session_id, digest = raw.pop("session_id", None), raw.pop("digest", None)
-    raw.pop("num_bytes", None)
-    if not isinstance(session_id, str) or not isinstance(digest, str):
-        raise StateFormatError(f"{path}: session_id and digest must be strings")
-    return StateMeta.from_json(raw, str(path)), session_id, digest
+    session_id, digest, num_bytes = raw.pop("session_id", None), raw.pop("digest", None), raw.pop("num_bytes", None)
+    if not isinstance(session_id, str) or not isinstance(digest, str) or type(num_bytes) is not int:
+        raise StateFormatError(f"{path}: session_id and digest must be strings, num_bytes an integer")
+    return StateRecord(session_id, digest, num_bytes, StateMeta.from_json(raw, str(path)))

@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from pss_engine.errors import ConfigError, PSSError
+from pss_engine.state.cache import StateCache
+from pss_engine.state.counters import StateCounters
+from pss_engine.state.handle import StateHandle
+from pss_engine.state.layout import StateLayout
+from pss_engine.state.load_books import LoadBooks
+from pss_engine.state.loader import Loader
 from pss_engine.state.lru import SlotLRU, SlotRef
-from pss_engine.state.session_state import SessionState
-from pss_engine.state.shape import StateShape, TargetKey
-from pss_engine.state.verify import check_topology
-
-_ALIGN_ELEMENTS = 64
-
-
-@dataclass(frozen=True, eq=False)
-class TargetSlots:
-    """All slots of one adapted linear layer, as ``lora_bgmv`` takes them; views, never copied.
-
-    Attributes:
-        lora_a: ``[S, R, H_in]``, inner two dims contiguous.
-        lora_b: ``[S, H_out, R]``, inner two dims contiguous.
-        scaling: ``[S]`` float32.
-        ranks: ``[S]`` int32; 0 where the slot's state does not touch this layer. Beyond its rank a slot is zero.
-    """
-
-    lora_a: torch.Tensor
-    lora_b: torch.Tensor
-    scaling: torch.Tensor
-    ranks: torch.Tensor
+from pss_engine.state.row_order import RowOrder, shares_host_memory
+from pss_engine.state.rows import StateRows, TargetSlots
+from pss_engine.state.shape import StateShape
 
 
 class StateSlots:
-    """Device memory for ``num_slots`` states; the only owner of it.
+    """Memory for ``num_slots`` states where the kernels read them; states come and go while others are in use.
 
-    One buffer ``[S, numel]``: a slot is one row, filled by one copy. A state is found by its digest, held while a
-    request uses it, and evicted (least recently used first) only when nobody holds it.
+    ``acquire`` never waits: it holds a state that is ready, or has it loaded in the background and is asked again. A
+    state is found by its digest, loaded once however many ask, and evicted (least recently used first) only while
+    nobody holds it. Where the device computes on host memory (the CPU, integrated GPUs) the rows of the StateCache are
+    the slots; elsewhere a load goes through a page-locked row of the cache and one copy. Thread-safe; call ``acquire``
+    with the stream current on which the kernels run.
 
     Args:
         targets: module name -> (in_features, out_features).
         layers: the session layers, ``range(first_session_layer, num_layers)``.
         num_slots: S.
         max_rank: R; smaller ranks are padded with zeros.
-        dtype: of the factors on the device; a state in another dtype is rounded to it.
-        device: where.
+        dtype: of the factors in memory; a state in another dtype is rounded to it.
+        device: that computes.
+        max_cache_bytes: budget of the host rows of a device with memory of its own; 0 for one row, which every load
+            passes through. Where the host's rows are the slots there is nothing beside them, and it is not used.
+        unified: whether the host's rows are the slots; None asks the device.
 
     Attributes:
-        loads, loaded_bytes: states copied to the device, and the bytes of that.
+        shape: what a state must fit.
+        cache: the tier below.
+        counters: of all tiers.
+
+    Raises:
+        ConfigError: a size under 1, layers with gaps, or a cache budget that is not 0 and holds no row.
     """
 
     def __init__(
@@ -59,162 +62,219 @@ class StateSlots:
         max_rank: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        max_cache_bytes: int = 0,
+        unified: bool | None = None,
     ) -> None:
-        if max_rank < 1 or layers.step != 1 or not layers:
+        if num_slots < 1 or layers.step != 1 or not layers:
             raise ConfigError(
-                f"state slots: max_rank={max_rank} and layers={layers}: at least 1 of each is needed, without gaps"
+                f"state slots: num_slots={num_slots} and layers={layers}: at least 1 of each is needed, without gaps"
             )
         self.shape = StateShape(layers.stop, dict(targets), layers.start)
-        self.num_slots, self.max_rank = num_slots, max_rank
-        self.loads = self.loaded_bytes = 0
-        self._lru = SlotLRU(num_slots)
-        self._order: dict[TargetKey, int] = {
-            key: index for index, key in enumerate((layer, module) for layer in layers for module in targets)
-        }
-        offsets, numel = self._layout()
-        self._buffer = torch.zeros(num_slots, numel, dtype=dtype, device=device)
-        on_host = self._buffer.device.type == "cpu"
-        # Rows are put together on the host and cross to the device in one copy.
-        self._staging = (
-            None if on_host else torch.zeros(numel, dtype=dtype, pin_memory=self._buffer.device.type == "cuda")
-        )
-        self._scaling = torch.zeros(len(self._order), num_slots, dtype=torch.float32, device=device)
-        self._ranks = torch.zeros(len(self._order), num_slots, dtype=torch.int32, device=device)
-        self._touched: list[tuple[TargetKey, ...]] = [()] * num_slots
-        self._num_touching = dict.fromkeys(self._order, 0)
-        self._offsets = offsets
-        self._views = {
-            key: TargetSlots(*self._split(self._buffer, key), self._scaling[index], self._ranks[index])
-            for key, index in self._order.items()
-        }
+        self.layout = StateLayout(self.shape, max_rank, dtype)
+        device = torch.empty(0, device=device).device
+        self.unified = shares_host_memory(device) if unified is None else unified
+        reader = device if device.type == "cuda" else None
+        if self.unified:
+            self.cache = StateCache(self.layout, num_slots * self.layout.row_bytes, reader)
+            self._rows, self._lru = self.cache.rows, self.cache.lru
+        else:
+            self.cache = StateCache(self.layout, max_cache_bytes or self.layout.row_bytes, reader)
+            self._rows, self._lru = StateRows(self.layout, num_slots, device), SlotLRU(num_slots)
+        self.num_slots = num_slots
+        self._counters = self.cache.counters
+        self._books = LoadBooks(self._lru, self._counters)
+        self._lock = self.cache.lock
+        self._order = RowOrder(device, by_host=self.unified)
+        self._views = self._rows.views
+        self._num_touching = dict.fromkeys(self.layout.index, 0)
+        self._seen = threading.local()
+        self._is_closed = False
+        self._loader = Loader()
+        weakref.finalize(self, self._loader.close)
 
-    def prepare(self, state: SessionState) -> None:
-        """Raise StateFormatError unless the state fits: layers, modules, shapes and rank. Writes nothing."""
-        check_topology(state, self.shape, self.max_rank)
-
-    def acquire(self, state: SessionState) -> SlotRef:
-        """Hold a slot with this state in it, loading it if it is not resident.
+    def acquire(self, handle: StateHandle) -> SlotRef | None:
+        """Hold the state's slot if it is ready. Otherwise None: ask again; a load is begun as soon as a slot is free.
 
         Raises:
-            StateFormatError: the state does not fit.
-            CapacityError: every slot is held.
+            StateFormatError: the load ended so: damaged, not the state asked for, or it does not fit. So with whatever
+                else the handle's ``load`` raises. It is raised once; the next acquire tries again.
+            PSSError: the slots are closed.
         """
-        digest = state.digest
-        if self._lru.slot_of(digest) is None:
-            self.prepare(state)
-        placement = self._lru.acquire(digest)
-        if not placement.is_hit:
-            try:
-                self._load(placement.ref.slot, state)
-            except BaseException:
-                self._lru.release(placement.ref)
-                self.evict(digest)
-                raise
-        return placement.ref
+        with self._lock:
+            if self._is_closed:
+                raise PSSError(f"state {handle.session_id}: the state slots are closed")
+            ref = self._books.ask(handle.digest)
+            if ref is None:
+                self._begin(handle)
+            return ref
 
     def release(self, ref: SlotRef) -> None:
         """Give a hold back; the state stays until its slot is needed. PSSError if the hold is stale."""
-        self._lru.release(ref)
+        with self._lock:
+            self._lru.release(ref)
 
     def check_ref(self, ref: SlotRef) -> None:
         """Raise PSSError if the slot no longer has what was acquired; every step checks its slots so."""
-        self._lru.check_ref(ref)
+        with self._lock:
+            self._lru.check_ref(ref)
 
     def resident(self, digest: str) -> bool:
-        """Whether a state is on the device."""
-        return self._lru.slot_of(digest) is not None
+        """Whether a state is ready, so that ``acquire`` will hold it at once."""
+        with self._lock:
+            return self._lru.is_filled(digest)
+
+    @property
+    def num_loading(self) -> int:
+        """Loads under way."""
+        return len(self._books.loading)
+
+    def wait(self, timeout: float) -> bool:
+        """Block until a load has ended since this thread's last ``wait``; for a loop that has nothing else to do.
+
+        Returns:
+            True if one has, well or not; False after ``timeout`` seconds, or at once if no load is under way.
+        """
+        with self._lock:
+            before = getattr(self._seen, "num_ended", 0)
+            self._lock.wait_for(lambda: self._books.num_ended != before or not self._books.loading, timeout)
+            self._seen.num_ended = self._books.num_ended
+            return self._books.num_ended != before
+
+    def forget_failure(self, digest: str) -> None:
+        """Drop the error of a failed load that nobody will ask for."""
+        with self._lock:
+            self._books.forget_failure(digest)
 
     def evict(self, digest: str) -> None:
-        """Remove a state from the device and zero its slot; CapacityError while it is held, nothing if not resident."""
-        slot = self._lru.drop(digest)
+        """Remove a state from all memory and zero its rows; nothing if it is not there.
+
+        Raises:
+            CapacityError: it is held, or its load is under way.
+        """
+        with self._lock:
+            self._books.forget_failure(digest)
+            slot = self._books.retire(digest)
+            if slot is not None:
+                self._forget(slot)
         if slot is not None:
-            self._forget(slot)
-            self._buffer[slot].zero_()
+            try:
+                self._clear(slot, self._order.mark())
+            finally:
+                with self._lock:
+                    self._lru.free(slot)
+                    self._lock.notify_all()
+        if not self.unified:
+            self.cache.evict(digest)
 
     def view(self, layer: int, module: str) -> TargetSlots | None:
         """The slots of one linear layer, or None if no resident state touches it and nothing needs to be launched."""
         return self._views[layer, module] if self._num_touching.get((layer, module)) else None
 
     @property
+    def counters(self) -> StateCounters:
+        """What all tiers did until now; a copy."""
+        with self._lock:
+            return replace(self._counters)
+
+    @property
     def num_bytes(self) -> int:
-        """Device bytes of the factors."""
-        return self._buffer.numel() * self._buffer.element_size()
-
-    @property
-    def hits(self) -> int:
-        """Acquires that found their state resident."""
-        return self._lru.hits
-
-    @property
-    def misses(self) -> int:
-        """Acquires that had to load."""
-        return self._lru.misses
-
-    @property
-    def evictions(self) -> int:
-        """States that left the device."""
-        return self._lru.evictions
+        """Bytes allocated for states, on the device and in the cache."""
+        return self.cache.num_bytes + (0 if self.unified else self._rows.num_bytes)
 
     def check(self) -> None:
-        """Raise PSSError unless the books balance: slots, and which layers their states touch."""
-        self._lru.check()
-        ranks = self._ranks.cpu()
-        for key, index in self._order.items():
-            touching = [slot for slot in range(self.num_slots) if key in self._touched[slot]]
-            if len(touching) != self._num_touching[key] or touching != ranks[index].nonzero().flatten().tolist():
-                raise PSSError(
-                    f"state slots do not balance: layer {key[0]} {key[1]} is touched by slots {touching}, "
-                    f"counted {self._num_touching[key]}, ranks {ranks[index].tolist()}"
-                )
-        for slot, resident in enumerate(self._lru.keys()):
-            if (resident is None) == bool(self._touched[slot]):
-                raise PSSError(
-                    f"state slots do not balance: slot {slot} has {resident} and {len(self._touched[slot])} modules"
-                )
+        """Raise PSSError unless the books balance: slots, loads, and which layers the resident states touch."""
+        self.cache.check()
+        with self._lock:
+            self._books.check()
+            filled, filling = sorted(self._lru.filled()), self._lru.filling()
+            ranks = self._rows.ranks.cpu()
+            for key, index in self.layout.index.items():
+                touching = [slot for slot in filled if key in self._rows.touched[slot]]
+                ranked = [slot for slot in ranks[index].nonzero().flatten().tolist() if slot not in filling]
+                if len(touching) != self._num_touching[key] or touching != ranked:
+                    raise PSSError(
+                        f"state slots do not balance: layer {key[0]} {key[1]} is touched by slots {touching}, "
+                        f"counted {self._num_touching[key]}, ranks {ranks[index].tolist()}"
+                    )
 
-    def _layout(self) -> tuple[dict[TargetKey, tuple[int, int]], int]:
-        """Offsets of A and B of every target in a row, aligned for vector loads, and the length of a row."""
-        offsets, at = {}, 0
-        for key in self._order:
-            starts = []
-            for features in self.shape.targets[key[1]]:
-                starts.append(at)
-                at += -(-self.max_rank * features // _ALIGN_ELEMENTS) * _ALIGN_ELEMENTS
-            offsets[key] = (starts[0], starts[1])
-        return offsets, at
+    def close(self) -> None:
+        """End the loader's thread once the load it is at is over; loads not yet begun are given up."""
+        with self._lock:
+            self._is_closed = True
+        self._loader.close()
+        for digest, slot in list(self._books.loading.items()):
+            self._clear(slot, self._order.mark())
+            with self._lock:
+                self._books.fail(digest, PSSError("the state slots were closed before the load began"))
+                self._lock.notify_all()
 
-    def _split(self, rows: torch.Tensor, key: TargetKey) -> tuple[torch.Tensor, torch.Tensor]:
-        """A ``[S, R, H_in]`` and B ``[S, H_out, R]`` of one target in rows ``[S, numel]``."""
-        (a_at, b_at), (in_features, out_features) = self._offsets[key], self.shape.targets[key[1]]
-        a = rows[:, a_at : a_at + self.max_rank * in_features]
-        b = rows[:, b_at : b_at + self.max_rank * out_features]
-        return a.view(-1, self.max_rank, in_features), b.view(-1, out_features, self.max_rank)
+    # a load: begun by acquire, run in the loader's thread
 
-    def _load(self, slot: int, state: SessionState) -> None:
+    def _begin(self, handle: StateHandle) -> None:
+        placement = self._books.begin(handle.digest)
+        if placement is None:
+            return
+        slot = placement.ref.slot
         self._forget(slot)
-        row = self._buffer[slot] if self._staging is None else self._staging
-        row.zero_()
-        scaling = torch.zeros(len(self._order))
-        ranks = torch.zeros(len(self._order), dtype=torch.int32)
-        for key, pair in state.factors.items():
-            a, b = self._split(row[None], key)
-            a[0, : pair.rank].copy_(pair.a)
-            b[0, :, : pair.rank].copy_(pair.b)
-            scaling[self._order[key]], ranks[self._order[key]] = pair.scaling, pair.rank
-        if self._staging is not None:
-            self._buffer[slot].copy_(self._staging)
-        self._scaling[:, slot].copy_(scaling)
-        self._ranks[:, slot].copy_(ranks)
-        self._touched[slot] = tuple(state.factors)
-        for key in state.factors:
-            self._num_touching[key] += 1
-        self.loads += 1
-        self.loaded_bytes += self._buffer[slot].numel() * self._buffer.element_size()
+        try:
+            self._loader.submit(partial(self._run, handle, slot, self._order.mark()))
+        except RuntimeError as error:  # no thread can be started: the next acquire raises it
+            self._books.fail(handle.digest, error)
+            self._lock.notify_all()
+
+    def _run(self, handle: StateHandle, slot: int, mark: torch.cuda.Event | None) -> None:
+        started = time.perf_counter()
+        error = _error_of(partial(self._fill, handle, slot, mark))
+        if error is not None:
+            _error_of(partial(self._clear, slot, mark))
+        with self._lock:
+            self._counters.load_seconds += time.perf_counter() - started
+            if error is not None:
+                self._books.fail(handle.digest, error)
+            else:
+                self._books.succeed(handle.digest, handle.num_bytes)
+                for key in self._rows.touched[slot]:
+                    self._num_touching[key] += 1
+            self._lock.notify_all()
+
+    def _fill(self, handle: StateHandle, slot: int, mark: torch.cuda.Event | None) -> None:
+        if self.unified:
+            state = handle.read()
+            self.layout.check(state)
+            with self._order.after(mark):
+                self._rows.write(slot, state)
+            return
+        source = self.cache.fetch(handle)
+        try:
+            started = time.perf_counter()
+            with self._order.after(mark):
+                self._rows.copy_row(slot, self.cache.rows, source.slot)
+            seconds = time.perf_counter() - started
+        finally:
+            self.cache.release(source)
+        with self._lock:
+            self._counters.h2d_seconds += seconds
+            self._counters.h2d_bytes += self.layout.row_bytes
+
+    def _clear(self, slot: int, mark: torch.cuda.Event | None) -> None:
+        with self._order.after(mark):
+            self._rows.clear(slot)
 
     def _forget(self, slot: int) -> None:
-        """Take a slot's state out of the books; its ranks become 0, so that no kernel reads what is left."""
-        for key in self._touched[slot]:
+        """No kernel is launched for what was in the slot."""
+        for key in self._rows.touched[slot]:
             self._num_touching[key] -= 1
-        self._touched[slot] = ()
-        self._ranks[:, slot].zero_()
-        self._scaling[:, slot].zero_()
+        self._rows.touched[slot] = ()
+
+
+def _error_of(work: Callable[[], None]) -> BaseException | None:
+    """Run and return what was raised, whatever it is: only those who want this state are to learn of it."""
+    try:
+        work()
+    except BaseException as error:
+        cause: BaseException | None = error
+        while cause is not None:  # the frames hold the tensors of the state
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__context__
+        return error
+    return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pss_engine.errors import StateFormatError
-from pss_engine.state.adapter import load_adapter, write_state_files
+from pss_engine.state.adapter import StateRecord, load_adapter, read_record, write_state_files
 from pss_engine.state.files import check_session_id, disk_errors, sync_folder
 from pss_engine.state.session_state import SessionState
 from pss_engine.state.store_folder import StoreFolder
@@ -85,14 +85,30 @@ class StateStore:
                 reason = error
         return self._read_or_quarantine(digest, session_id, reason)
 
-    def get_digest(self, digest: str) -> SessionState:
-        """The state with this digest, current or not; errors as :meth:`get`, StateFormatError if there is none."""
+    def get_digest(self, digest: str, session_id: str | None = None) -> SessionState:
+        """The state with this digest, current or not, as that session's; errors as :meth:`get`.
+
+        ``session_id`` defaults to the session that stored it first. StateFormatError if there is no such state.
+        """
         with self._folder.lock(exclusive=False):
             try:
-                return self._read_object(digest, None)
+                return self._read_object(digest, session_id)
             except StateFormatError as error:
                 reason = error
-        return self._read_or_quarantine(digest, None, reason)
+        return self._read_or_quarantine(digest, session_id, reason)
+
+    def record(self, session_id: str) -> StateRecord:
+        """What is said of the session's current state; reads and checks no tensor. Errors as :meth:`get`."""
+        with self._folder.lock(exclusive=False):
+            digest = self._folder.head(session_id)
+            try:
+                found = read_record(self._folder.object_of(digest), follow_symlinks=False)
+            except StateFormatError:
+                found = None
+        if found is not None and found.digest == digest:
+            return found
+        state = self.get_digest(digest, session_id)  # says what is wrong, and takes a damaged object out of the way
+        return StateRecord(session_id, digest, state.num_bytes, state.meta)
 
     def sessions(self) -> list[str]:
         """Ids of all sessions with a state, sorted."""

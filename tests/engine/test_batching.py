@@ -100,7 +100,7 @@ def test_more_sessions_than_slots_take_turns():
     scarce_engine = engine_with(model, states, num_state_slots=2)
     scarce = scarce_engine.generate(requests(sessions))
     assert [o.token_ids for o in roomy] == [o.token_ids for o in scarce]
-    assert scarce_engine.slots.evictions > 0
+    assert scarce_engine.slots.counters.evictions > 0
     scarce_engine.check()
 
 
