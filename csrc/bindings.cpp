@@ -4,8 +4,13 @@
 
 #include <cstdint>
 
+#include "cpu/decoder_rows.h"
 #include "cpu/isa.h"
+#include "cpu/linear.h"
 #include "cpu/lora_bgmv.h"
+#include "cpu/memory.h"
+#include "cpu/paged_attention.h"
+#include "cpu/store_kv.h"
 #ifdef PSS_WITH_CUDA
 #include "cuda/device.h"
 #endif
@@ -28,6 +33,49 @@ void lora_bgmv(uintptr_t y, uintptr_t x, uintptr_t lora_a, uintptr_t lora_b, uin
                   max_rank, in_features, out_features, y_stride, x_stride, a_stride, b_stride,
                   pss::DType(row_type), pss::DType(lora_type)});
 }
+
+void linear(uintptr_t y, uintptr_t x, uintptr_t packed, uintptr_t bias, int64_t num_rows, int64_t in_features,
+            int64_t out_features, int64_t y_stride, int64_t x_stride, int weight_type) {
+  pss::linear({pointer<float>(y), pointer<float>(x), pointer<void>(packed), pointer<float>(bias), num_rows, in_features,
+               out_features, y_stride, x_stride, pss::DType(weight_type)});
+}
+
+void paged_attention(uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache, uintptr_t block_tables,
+                     uintptr_t query_starts, uintptr_t context_lens, int64_t num_rows, int64_t num_tokens,
+                     int64_t max_blocks, int64_t num_blocks, int64_t block_size, int64_t num_heads,
+                     int64_t num_kv_heads, int64_t head_dim, int64_t out_stride, int64_t q_stride, int64_t window,
+                     float scale, int row_type, int cache_type) {
+  pss::paged_attention({pointer<void>(out), pointer<void>(q), pointer<void>(k_cache), pointer<void>(v_cache),
+                        pointer<int32_t>(block_tables), pointer<int32_t>(query_starts), pointer<int32_t>(context_lens),
+                        num_rows, num_tokens, max_blocks, num_blocks, block_size, num_heads, num_kv_heads, head_dim,
+                        out_stride, q_stride, window, scale, pss::DType(row_type), pss::DType(cache_type)});
+}
+
+void store_kv(uintptr_t k_cache, uintptr_t v_cache, uintptr_t k, uintptr_t v, uintptr_t kv_rows, int64_t num_tokens,
+              int64_t num_cache_rows, int64_t row_size, int64_t k_stride, int64_t v_stride, int row_type,
+              int cache_type) {
+  pss::store_kv({pointer<void>(k_cache), pointer<void>(v_cache), pointer<void>(k), pointer<void>(v),
+                 pointer<int64_t>(kv_rows), num_tokens, num_cache_rows, row_size, k_stride, v_stride,
+                 pss::DType(row_type), pss::DType(cache_type)});
+}
+
+void rms_norm(uintptr_t y, uintptr_t x, uintptr_t weight, int64_t num_rows, int64_t size, int64_t x_stride, float eps,
+              int type) {
+  pss::rms_norm({pointer<void>(y), pointer<void>(x), pointer<void>(weight), num_rows, size, x_stride, eps,
+                 pss::DType(type)});
+}
+
+void silu_mul(uintptr_t y, uintptr_t x, int64_t num_rows, int64_t size, int64_t x_stride, int type) {
+  pss::silu_mul({pointer<void>(y), pointer<void>(x), num_rows, size, x_stride, pss::DType(type)});
+}
+
+void apply_rope(uintptr_t y, uintptr_t x, uintptr_t cos, uintptr_t sin, int64_t num_rows, int64_t num_heads,
+                int64_t head_dim, int64_t half, int64_t x_stride, int type) {
+  pss::apply_rope({pointer<void>(y), pointer<void>(x), pointer<float>(cos), pointer<float>(sin), num_rows, num_heads,
+                   head_dim, half, x_stride, pss::DType(type)});
+}
+
+void advise_huge_pages(uintptr_t address, int64_t bytes) { pss::advise_huge_pages(pointer<void>(address), bytes); }
 
 int device_count() {
 #ifdef PSS_WITH_CUDA
@@ -67,5 +115,13 @@ PYBIND11_MODULE(_C, m) {
   m.def("with_cuda", &with_cuda, "Whether the CUDA part was built.");
   m.def("with_openmp", &with_openmp, "Whether rows run on several threads.");
   m.def("device_count", &device_count, "CUDA devices that the CUDA part can use; 0 without a driver.");
-  m.def("lora_bgmv", &lora_bgmv, py::call_guard<py::gil_scoped_release>());
+  m.def("advise_huge_pages", &advise_huge_pages, "Back memory that is not yet written with huge pages, if they are to be had.");
+  const py::call_guard<py::gil_scoped_release> without_gil;
+  m.def("lora_bgmv", &lora_bgmv, without_gil);
+  m.def("linear", &linear, without_gil);
+  m.def("paged_attention", &paged_attention, without_gil);
+  m.def("store_kv", &store_kv, without_gil);
+  m.def("rms_norm", &rms_norm, without_gil);
+  m.def("silu_mul", &silu_mul, without_gil);
+  m.def("apply_rope", &apply_rope, without_gil);
 }

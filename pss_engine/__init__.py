@@ -19,7 +19,7 @@ from pss_engine.errors import (
 )
 
 if TYPE_CHECKING:
-    from pss_engine.engine import Engine, EngineConfig, Request, RequestOutput, SamplingParams
+    from pss_engine.engine import AsyncEngine, Engine, EngineConfig, Request, RequestOutput, SamplingParams
     from pss_engine.models import load_model
     from pss_engine.retrieval import Corpus, Passage
     from pss_engine.session import SessionRAG
@@ -30,6 +30,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Corpus": "retrieval",
+    "AsyncEngine": "engine",
     "Engine": "engine",
     "EngineConfig": "engine",
     "Passage": "retrieval",
@@ -46,6 +47,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncEngine",
     "BackendUnavailable",
     "CapacityError",
     "ConfigError",

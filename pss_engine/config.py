@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pss_engine.errors import ConfigError
 
 MIB = 1024 * 1024
+MAY_BE_ZERO = ("max_context", "max_overtakes", "max_draft_tokens")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class EngineConfig:
         max_queued: requests that may wait; one more is refused.
         num_state_slots: states that are resident at once.
         max_rank: largest rank of a state.
+        max_overtakes: requests with a state that may pass one whose state is not ready; then they wait for it.
+        prefix_caching: keep blocks of finished requests for those that begin with the same tokens.
+        max_draft_tokens: tokens verified in one step beyond the next, where a state has a readout; 0 = off.
         state_dtype: how resident factors are kept: ``float32``, ``bfloat16``, ``float16`` or ``auto`` (the model's).
     """
 
@@ -33,13 +37,17 @@ class EngineConfig:
     max_queued: int = 1024
     num_state_slots: int = 8
     max_rank: int = 64
+    max_overtakes: int = 64
+    prefix_caching: bool = True
+    max_draft_tokens: int = 8
     state_dtype: str = "auto"
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int) and value < (0 if field.name == "max_context" else 1):
-                raise ConfigError(f"{field.name} is {value}; it must be at least 1")
+            least = 0 if field.name in MAY_BE_ZERO else 1
+            if isinstance(value, int) and not isinstance(value, bool) and value < least:
+                raise ConfigError(f"{field.name} is {value}; it must be at least {least}")
         if self.max_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_batched_tokens {self.max_batched_tokens} is less than max_num_seqs {self.max_num_seqs}:"

@@ -11,22 +11,28 @@ class EngineCounters:
 
     Attributes:
         num_steps: forwards.
-        num_tokens: tokens run through the network.
+        num_tokens: tokens run through the session layers.
+        num_shared_tokens: those of them that ran through the shared layers too; the rest had their hidden state cached.
         num_state_tokens: those of them that ran with a session state.
         num_adapter_calls: linears of session layers to which states were added (0 while no state is in the batch).
         num_generated_tokens: tokens sampled.
+        num_drafted_tokens, num_accepted_tokens: tokens proposed and verified; each accepted one saved its row a step.
         num_preemptions: sequences whose blocks were taken back to be computed again.
-        num_finished, num_aborted, num_failed: requests by their end.
+        num_finished, num_aborted, num_expired, num_failed: requests by their end.
     """
 
     num_steps: int = 0
     num_tokens: int = 0
+    num_shared_tokens: int = 0
     num_state_tokens: int = 0
     num_adapter_calls: int = 0
     num_generated_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     num_preemptions: int = 0
     num_finished: int = 0
     num_aborted: int = 0
+    num_expired: int = 0
     num_failed: int = 0
 
     def to_dict(self) -> dict[str, int]:

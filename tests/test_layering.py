@@ -27,7 +27,17 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 # Those that decide move integers; tensors are for those that compute.
-DECIDERS = ("engine/scheduler.py", "kv/block_pool.py", "kv/ledger.py", "state/lru.py", "state/load_books.py")
+DECIDERS = (
+    "engine/drafting.py",
+    "engine/scheduler.py",
+    "kv/block_pool.py",
+    "kv/block_table.py",
+    "kv/ledger.py",
+    "kv/memory.py",
+    "kv/prefix.py",
+    "state/lru.py",
+    "state/load_books.py",
+)
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

@@ -16,6 +16,7 @@ ERRORS = {
     "StateFormatError",
 }
 HOMES = {
+    "AsyncEngine": "engine",
     "Corpus": "retrieval",
     "Engine": "engine",
     "EngineConfig": "engine",

@@ -49,7 +49,7 @@ def find(
     """
     clues = rag.clues([(probe.session, probe.query) for probe in probes])
     astray = rag.clues([(wrong[probe.session], probe.query) for probe in probes])
-    metas = [rag.engine.state(probe.session).meta for probe in probes]
+    metas = [rag.engine.states.get(probe.session).meta for probe in probes]
     searches = {
         "raw": [[probe.query] for probe in probes],
         "clue": [[clue.text] for clue in clues],

@@ -17,6 +17,9 @@
 #else
 #define PSS_TARGET_BEGIN(features) _Pragma("GCC push_options") PSS_PRAGMA(GCC target(features))
 #define PSS_TARGET_END _Pragma("GCC pop_options")
+// GCC 12 warns of its own avx512fintrin.h (bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 namespace pss {

@@ -23,7 +23,7 @@ class Admission:
     @staticmethod
     def num_blocks(geometry: KVGeometry, config: EngineConfig) -> int:
         """Blocks of each layer group that the configured KV memory holds."""
-        block_bytes = sum(geometry.block_bytes(group) for group in GROUPS)
+        block_bytes = sum(geometry.block_bytes(group) for group in GROUPS) + geometry.hidden_block_bytes
         if config.kv_cache_bytes < block_bytes:
             raise ConfigError(f"kv_cache_bytes {config.kv_cache_bytes} is less than one block of {block_bytes} bytes")
         return config.kv_cache_bytes // block_bytes

@@ -4,68 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from pss_engine.engine.scheduler import Chunk
-from pss_engine.kv import GROUPS, SESSION, SHARED, KVCache
-from pss_engine.ops.attention import paged_attention, store_kv
-
-
-@dataclass(frozen=True)
-class GroupRows:
-    """Where a batch lies in the cache of one layer group.
-
-    Attributes:
-        block_tables: per row, its blocks in order, int64.
-        kv_rows: [T] int64, block * block_size + offset of each new token.
-    """
-
-    block_tables: list[Tensor]
-    kv_rows: Tensor
+from pss_engine.kv import BlockTable, KVCache
+from pss_engine.ops.attention import paged_attention
+from pss_engine.ops.kv_cache import store_kv
 
 
 @dataclass(frozen=True)
 class PagedAttention:
-    """The paged :class:`~pss_engine.models.Attention` of one step."""
+    """The paged :class:`~pss_engine.models.Attention` of one step, in the layers of one group.
+
+    Attributes:
+        block_tables: [B, M] int32, the blocks of each row in order; shorter rows end in zeros.
+        kv_rows: [T] int64, block * block_size + offset of each new token.
+        query_starts, context_lens: [B + 1], [B] int32, where each row's new tokens begin, and all of its tokens.
+    """
 
     cache: KVCache
-    num_shared_layers: int
-    groups: dict[str, GroupRows]
-    query_lens: Sequence[int]
-    context_lens: Sequence[int]
+    block_tables: Tensor
+    kv_rows: Tensor
+    query_starts: Tensor
+    context_lens: Tensor
     scale: float
     windows: Sequence[int | None]
 
     @classmethod
     def of(
         cls,
-        chunks: Sequence[Chunk],
-        positions: Tensor,
         cache: KVCache,
-        num_shared_layers: int,
+        tables: Sequence[BlockTable],
+        bounds: Sequence[tuple[int, int]],
+        positions: Tensor,
         scale: float,
         windows: Sequence[int | None],
     ) -> PagedAttention:
-        query_lens = [chunk.num_tokens for chunk in chunks]
-        context_lens = [chunk.sequence.num_stored + chunk.num_tokens for chunk in chunks]
-        groups = {group: _rows(group, chunks, positions) for group in GROUPS}
-        return cls(cache, num_shared_layers, groups, query_lens, context_lens, scale, windows)
+        """Rows with these tables run the tokens of these bounds [start, end), at ``positions`` [T]."""
+
+        def int32(values: object) -> Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=positions.device)
+
+        lens = [end - start for start, end in bounds]
+        longest = max(len(table.blocks) for table in tables)
+        block_tables = int32([table.blocks + [0] * (longest - len(table.blocks)) for table in tables])
+        rows = int32([row for row, count in enumerate(lens) for _ in range(count)])
+        block_size = tables[0].block_size
+        kv_rows = block_tables[rows, positions // block_size].long() * block_size + positions % block_size
+        starts, contexts = int32([0, *accumulate(lens)]), int32([end for _, end in bounds])
+        return cls(cache, block_tables, kv_rows, starts, contexts, scale, windows)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        rows = self.groups[SHARED if layer < self.num_shared_layers else SESSION]
         k_cache, v_cache = self.cache.k[layer], self.cache.v[layer]
-        store_kv(k, v, k_cache, v_cache, rows.kv_rows)
-        return paged_attention(
-            q, k_cache, v_cache, rows.block_tables, self.query_lens, self.context_lens, self.scale, self.windows[layer]
+        store_kv(k, v, k_cache, v_cache, self.kv_rows)
+        out: Tensor = paged_attention(
+            q,
+            k_cache,
+            v_cache,
+            self.block_tables,
+            self.query_starts,
+            self.context_lens,
+            self.scale,
+            self.windows[layer],
         )
-
-
-def _rows(group: str, chunks: Sequence[Chunk], positions: Tensor) -> GroupRows:
-    tables = [chunk.sequence.kv.tables[group] for chunk in chunks]
-    block_size = tables[0].block_size
-    block_tables = [torch.tensor(table.blocks, device=positions.device) for table in tables]
-    by_row = positions.split([chunk.num_tokens for chunk in chunks])
-    kv_rows = [t[at // block_size] * block_size + at % block_size for t, at in zip(block_tables, by_row, strict=True)]
-    return GroupRows(block_tables, torch.cat(kv_rows))
+        return out

@@ -25,6 +25,17 @@ class Detokenizer:
         self._prefix, self._read = self._read, len(self._ids)
         return self._append(tail)
 
+    @property
+    def settled(self) -> str:
+        """The text that no stop string can take back any more."""
+        held = 0
+        for stop in self._stop:
+            for length in range(min(len(stop) - 1, len(self.text)), held, -1):
+                if self.text.endswith(stop[:length]):
+                    held = length
+                    break
+        return self.text[: len(self.text) - held]
+
     def finish(self) -> str:
         """The text, with whatever an unfinished character left."""
         self.text += self._tail()

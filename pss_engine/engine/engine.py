@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterable
 from pss_engine.config import EngineConfig
 from pss_engine.engine.admission import Admission
 from pss_engine.engine.detokenizer import Detokenizer
+from pss_engine.engine.drafting import Drafter
 from pss_engine.engine.model_runner import ModelRunner
-from pss_engine.engine.request import Request, RequestOutput, Timings
-from pss_engine.engine.sampler import TokenSampler, sample_rows
+from pss_engine.engine.parts import kv_geometry, state_slots
+from pss_engine.engine.registry import IDLE_WAIT_S, StateRegistry
+from pss_engine.engine.request import Request, RequestOutput
+from pss_engine.engine.sampler import TokenSampler, verify
 from pss_engine.engine.scheduler import Chunk, Scheduler
 from pss_engine.engine.sequence import Sequence
-from pss_engine.errors import RequestRejected, SessionNotFound
-from pss_engine.kv import SESSION, SHARED, KVCache, KVGeometry, KVMemory
+from pss_engine.errors import PSSError, RequestRejected
+from pss_engine.kv import KVCache, KVMemory
 from pss_engine.metrics import EngineCounters
 from pss_engine.models import LoadedModel
-from pss_engine.models.loader import DTYPES
-from pss_engine.state import SessionState, StateHandle, StateSlots
+from pss_engine.state import SessionState, StateHandle, StateStore
 
 
 class Engine:
@@ -31,18 +33,18 @@ class Engine:
     def __init__(self, model: LoadedModel, config: EngineConfig | None = None) -> None:
         self.model, self.config = model, config or EngineConfig()
         self.counters = EngineCounters()
-        geometry = _geometry(model, self.config)
+        geometry = kv_geometry(model, self.config)
         num_blocks = Admission.num_blocks(geometry, self.config)
-        self.memory = KVMemory(geometry, num_blocks)
-        self.slots = _slots(model, self.config)
+        self.memory = KVMemory(geometry, num_blocks, self.config.prefix_caching)
+        self.slots = state_slots(model, self.config)
+        self.states = StateRegistry(model, self.slots, self.config.max_rank)
         self._admission = Admission(model, self.config, self.memory.max_tokens)
-        self._runner = ModelRunner(
-            model, KVCache(geometry, num_blocks, model.dtype, model.device), self.slots, self.counters
-        )
+        cache = KVCache(geometry, num_blocks, model.config.hidden_size, model.dtype, model.device)
+        self._runner = ModelRunner(model, cache, self.slots, self.counters)
         self._scheduler = Scheduler(self.config, self._take_slot, self._give_slot)
-        self._states: dict[str, SessionState] = {}
         self._live: dict[str, Sequence] = {}
         self._undelivered: list[RequestOutput] = []
+        self._failed_loads: list[tuple[Sequence, Exception]] = []
         self._ids = itertools.count()
 
     # states
@@ -53,29 +55,32 @@ class Engine:
         Raises:
             StateFormatError: made for another model or tokenizer, or of a rank, layer or shape that does not fit.
         """
-        state.check(
-            shape=self.slots.shape,
-            max_rank=self.config.max_rank,
-            model_fingerprint=self.model.fingerprint,
-            tokenizer_fingerprint=self.model.tokenizer.fingerprint,
-        )
-        self._states[state.session_id] = state
+        self.states.add(state)
+
+    def add_stored(self, store: StateStore, session: str) -> None:
+        """Register the newest stored state of a session; it is read when a request needs it, and checked then.
+
+        Raises:
+            SessionNotFound: the store has none.
+        """
+        self.states.add_stored(store, session)
 
     def remove_state(self, session: str) -> None:
-        """Forget a session's state; requests already in the engine keep theirs."""
-        self.state(session)
-        del self._states[session]
+        """Forget a session's state; requests already in the engine keep theirs. Raises SessionNotFound."""
+        self.states.remove(session)
 
-    def state(self, session: str) -> SessionState:
-        """The registered state of a session. Raises SessionNotFound."""
-        if session not in self._states:
-            known = ", ".join(self.sessions[:5]) or "none"
-            raise SessionNotFound(f"session {session!r} has no state in this engine; known: {known}")
-        return self._states[session]
+    def pin_state(self, session: str) -> None:
+        """Make a session's state resident and keep it so until :meth:`unpin_state`. Blocks while it is read.
 
-    @property
-    def sessions(self) -> list[str]:
-        return sorted(self._states)
+        Raises:
+            SessionNotFound: no such session.
+            CapacityError: no slot can be had, or only the last one, which other sessions need.
+        """
+        self.states.pin(session)
+
+    def unpin_state(self, session: str) -> None:
+        """Let a pinned state be evicted again; nothing where it is not pinned."""
+        self.states.unpin(session)
 
     # requests
 
@@ -83,29 +88,44 @@ class Engine:
     def num_unfinished(self) -> int:
         return len(self._live)
 
-    def add(self, request: Request) -> str:
-        """Queue a request; returns its id.
+    @property
+    def num_running(self) -> int:
+        """Requests that have started; the others wait for memory or for a state."""
+        return len(self._scheduler.running)
+
+    def add(self, request: Request, on_text: Callable[[str], None] | None = None) -> str:
+        """Queue a request; returns its id. ``on_text`` is called after each of its steps with the settled text so far.
 
         Raises:
             RequestRejected: empty or too long, an id in use, or a full queue.
             SessionNotFound: no state is registered for its session.
         """
-        state = self.state(request.session) if request.session is not None else None
+        state = self.states.get(request.session) if request.session is not None else None
         if len(self._scheduler.waiting) >= self.config.max_queued:
             raise RequestRejected(f"queue is full: {self.config.max_queued} requests wait (max_queued)")
         request_id = request.request_id or f"call-{next(self._ids)}"
         if request_id in self._live:
             raise RequestRejected(f"request id {request_id!r} is in use by a live request")
         token_ids = self._admission.prompt_tokens(request)
-        state_bytes = state.num_bytes if state else 0
+        kv = self.memory.open(
+            request_id,
+            len(token_ids),
+            agent=request.agent,
+            state_bytes=state.num_bytes if state else 0,
+            state_digest=state.digest if state else "",
+            scope=request.scope,
+        )
         sequence = Sequence(
             request,
             request_id,
             token_ids,
-            self.memory.open(request_id, len(token_ids), request.agent, state_bytes),
+            self._admission.max_new_tokens(request, len(token_ids)),
+            kv,
             TokenSampler(request.sampling),
             Detokenizer(self.model.tokenizer, request.sampling.stop),
             state,
+            self._drafter(request, token_ids, state),
+            on_text=on_text,
         )
         self._live[request_id] = sequence
         self._scheduler.add(sequence)
@@ -142,15 +162,16 @@ class Engine:
             raise
         others: list[RequestOutput] = []
         while None in done.values():
-            for output in self.step():
+            outputs = self.step()
+            if not outputs and not self.num_running:
+                self.slots.wait(IDLE_WAIT_S)  # nothing runs before a state is loaded
+            for output in outputs:
                 if output.request_id not in done:
                     others.append(output)
                     continue
                 done[output.request_id] = output
                 if on_output:
                     on_output(output)
-            if not self._scheduler.running:
-                self.slots.wait(timeout=1.0)
         self._undelivered += others
         return [output for output in done.values() if output is not None]
 
@@ -162,24 +183,32 @@ class Engine:
     # inside a step
 
     def _step(self) -> list[RequestOutput]:
+        outputs = self._expire()
         chunks = self._scheduler.schedule()
+        outputs += self._fail_loads()
         if not chunks:
-            return []
+            return outputs
         try:
             logits = self._runner.run(chunks)
-            ready = [chunk.sequence for chunk in chunks if chunk.completes]
-            tokens = sample_rows(logits, [sequence.sampler for sequence in ready])
+            ready = [chunk for chunk in chunks if chunk.completes]
+            tokens = [
+                verify(rows, chunk.draft, chunk.sequence.sampler) for rows, chunk in zip(logits, ready, strict=True)
+            ]
         except Exception as error:  # the batch is lost, the engine is not: each of its requests says why
-            self.counters.num_failed += len(chunks)
-            return [self._finish(chunk.sequence, "error", f"{type(error).__name__}: {error}") for chunk in chunks]
-        self._store(chunks)
-        ended = [s for s, token in zip(ready, tokens, strict=True) if self._append(s, token)]
+            return outputs + [self._fail(chunk.sequence, error) for chunk in chunks]
+        for chunk in chunks:
+            if not chunk.completes:
+                chunk.sequence.store(chunk.num_pending)
+        ended = [c.sequence for c, new in zip(ready, tokens, strict=True) if self._append(c, new)]
         self.counters.num_finished += len(ended)
-        return [self._finish(sequence, sequence.finish_reason) for sequence in ended]
+        return outputs + [self._finish(sequence, sequence.finish_reason) for sequence in ended]
 
     def _take_slot(self, sequence: Sequence) -> bool:
         if sequence.state is not None:
-            sequence.slot = self.slots.acquire(StateHandle.of(sequence.state))
+            try:
+                sequence.slot = self.slots.acquire(sequence.state)
+            except Exception as error:  # this state cannot be had; its request ends, the others go on
+                self._failed_loads.append((sequence, error))
             if sequence.slot is None:
                 return False
         sequence.started = sequence.started or time.monotonic()
@@ -190,56 +219,43 @@ class Engine:
             self.slots.release(sequence.slot)
             sequence.slot = None
 
-    def _store(self, chunks: list[Chunk]) -> None:
-        for chunk in chunks:
-            chunk.sequence.num_stored += chunk.num_tokens
-            chunk.sequence.kv.stored(chunk.sequence.num_stored)
+    def _append(self, chunk: Chunk, tokens: list[int]) -> bool:
+        """Take the sampled tokens of a chunk; True where they end the sequence."""
+        num_kept = chunk.sequence.append(chunk, tokens, self.model.config.eos_token_ids)
+        self.counters.num_generated_tokens += num_kept
+        self.counters.num_drafted_tokens += len(chunk.draft)
+        self.counters.num_accepted_tokens += num_kept - 1
+        return bool(chunk.sequence.finish_reason)
 
-    def _append(self, sequence: Sequence, token: int) -> bool:
-        """Take a sampled token; True where it ends the sequence."""
-        params = sequence.request.sampling
-        sequence.first_token = sequence.first_token or time.monotonic()
-        sequence.token_ids.append(token)
-        self.counters.num_generated_tokens += 1
-        ends_turn = token in self.model.config.eos_token_ids and not params.ignore_eos
-        if ends_turn or sequence.detokenizer.push(token):
-            sequence.finish_reason = "stop"
-        elif len(sequence.generated) >= self._admission.max_new_tokens(sequence.request, sequence.num_prompt):
-            sequence.finish_reason = "length"
-        return bool(sequence.finish_reason)
+    def _drafter(self, request: Request, token_ids: list[int], state: StateHandle | None) -> Drafter | None:
+        """Greedy requests of a state with a readout are drafted; a sampled one is not, so its draws stay its own."""
+        limit = self.config.max_draft_tokens
+        if not limit or state is None or not state.meta.readout_token_ids or request.sampling.temperature > 0:
+            return None
+        return Drafter([state.meta.readout_token_ids, token_ids], limit)
+
+    def _expire(self) -> list[RequestOutput]:
+        now = time.monotonic()
+        late = [
+            sequence
+            for sequence in self._live.values()
+            if sequence.request.deadline_s is not None and now - sequence.arrival >= sequence.request.deadline_s
+        ]
+        self.counters.num_expired += len(late)
+        return [self._finish(sequence, "deadline") for sequence in late]
+
+    def _fail_loads(self) -> list[RequestOutput]:
+        failed, self._failed_loads = self._failed_loads, []
+        return [self._fail(sequence, error) for sequence, error in failed]
+
+    def _fail(self, sequence: Sequence, error: Exception) -> RequestOutput:
+        self.counters.num_failed += 1
+        text = str(error) if isinstance(error, PSSError) else f"{type(error).__name__}: {error}"
+        return self._finish(sequence, "error", text)
 
     def _finish(self, sequence: Sequence, reason: str, error: str = "") -> RequestOutput:
         del self._live[sequence.request_id]
         self._scheduler.remove(sequence)
-        usage = sequence.kv.close(len(sequence.generated))
-        self.counters.num_preemptions += usage.num_preemptions
-        now, text = time.monotonic(), sequence.detokenizer.finish()
-        timings = Timings(
-            queue_s=(sequence.started or now) - sequence.arrival,
-            time_to_first_token_s=(sequence.first_token or now) - sequence.arrival,
-            total_s=now - sequence.arrival,
-        )
-        digest = sequence.state.digest if sequence.state else ""
-        return RequestOutput(sequence.request_id, text, sequence.generated, reason, usage, timings, digest, error)
-
-
-def _geometry(model: LoadedModel, config: EngineConfig) -> KVGeometry:
-    num_shared = model.transformer.num_shared_layers
-    return KVGeometry(
-        num_layers={SHARED: num_shared, SESSION: model.config.num_layers - num_shared},
-        num_kv_heads=model.config.num_kv_heads,
-        head_dim=model.config.head_dim,
-        element_bytes=model.dtype.itemsize,
-        block_size=config.block_size,
-    )
-
-
-def _slots(model: LoadedModel, config: EngineConfig) -> StateSlots:
-    return StateSlots(
-        {name: (t.in_features, t.out_features) for name, t in model.config.lora_targets.items()},
-        model.transformer.session_layers,
-        config.num_state_slots,
-        config.max_rank,
-        model.dtype if config.state_dtype == "auto" else DTYPES[config.state_dtype],
-        model.device,
-    )
+        output = sequence.close(reason, error)
+        self.counters.num_preemptions += output.usage.num_preemptions
+        return output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,10 +11,25 @@ from torch import Tensor
 from pss_engine.engine.adapters import StateAdapters
 from pss_engine.engine.attention import PagedAttention
 from pss_engine.engine.scheduler import Chunk
-from pss_engine.kv import KVCache
+from pss_engine.kv import SESSION, SHARED, KVCache
 from pss_engine.metrics import EngineCounters
 from pss_engine.models import ForwardBatch, LoadedModel
 from pss_engine.state import StateSlots
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [start, end) of one sequence in one layer group."""
+
+    chunk: Chunk
+    start: int
+    end: int
+
+    @property
+    def token_ids(self) -> list[int]:
+        sequence, draft = self.chunk.sequence, self.chunk.draft
+        known = sequence.num_stored + self.chunk.num_pending
+        return [*sequence.token_ids[self.start : min(self.end, known)], *draft[max(0, self.start - known) :]]
 
 
 class ModelRunner:
@@ -23,44 +39,63 @@ class ModelRunner:
         self._model, self._cache, self._slots, self._counters = model, cache, slots, counters
 
     @torch.inference_mode()
-    def run(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Logits [R, V] of the R chunks that complete their sequence, in order."""
-        batch = self._batch(chunks)
-        transformer = self._model.transformer
-        logits = transformer.session(batch, transformer.shared(batch))
+    def run(self, chunks: Sequence[Chunk]) -> list[Tensor]:
+        """For each chunk that completes, in order: logits [1 + draft, V] of its last pending token and its draft."""
+        spans = [Span(c, c.sequence.num_stored, c.sequence.num_stored + c.num_tokens) for c in chunks]
+        positions = self._positions(spans)
+        batch = self._batch(spans, positions, self._attention(SESSION, spans, positions))
+        batch = replace(batch, adapters=self._adapters(chunks), logit_rows=self._logit_rows(chunks))
+        logits = self._model.transformer.session(batch, self._hidden(spans, positions))
         self._counters.num_steps += 1
-        self._counters.num_tokens += len(batch.token_ids)
-        return logits
+        self._counters.num_tokens += len(positions)
+        return list(logits.split([1 + len(chunk.draft) for chunk in chunks if chunk.completes]))
 
-    def _batch(self, chunks: Sequence[Chunk]) -> ForwardBatch:
-        config, device = self._model.config, self._model.device
-        token_ids: list[int] = []
-        positions: list[int] = []
-        slot_ids: list[int] = []
-        logit_rows: list[int] = []
+    def _hidden(self, spans: Sequence[Span], positions: Tensor) -> Tensor:
+        """The hidden state at the cut [T, H]: run through the shared layers, or cached with their blocks."""
+        fresh = [Span(s.chunk, max(s.start, s.chunk.sequence.num_shared), s.end) for s in spans]
+        fresh = [span for span in fresh if span.start < span.end]
+        cached = self._cache.hidden.flatten(0, 1)
+        if fresh:
+            at = self._positions(fresh)
+            attention = self._attention(SHARED, fresh, at)
+            hidden = self._model.transformer.shared(self._batch(fresh, at, attention))
+            cached[attention.kv_rows] = hidden
+            self._counters.num_shared_tokens += len(hidden)
+            if len(hidden) == len(positions):
+                return hidden
+        return cached[self._attention(SHARED, spans, positions).kv_rows]
+
+    def _positions(self, spans: Sequence[Span]) -> Tensor:
+        return torch.tensor([at for span in spans for at in range(span.start, span.end)], device=self._model.device)
+
+    def _batch(self, spans: Sequence[Span], positions: Tensor, attention: PagedAttention) -> ForwardBatch:
+        token_ids = torch.tensor([token for span in spans for token in span.token_ids], device=self._model.device)
+        return ForwardBatch(token_ids, positions, attention, adapters=None, logit_rows=positions[:0])
+
+    def _attention(self, group: str, spans: Sequence[Span], positions: Tensor) -> PagedAttention:
+        config = self._model.config
+        tables = [span.chunk.sequence.kv.tables[group] for span in spans]
+        bounds = [(span.start, span.end) for span in spans]
+        return PagedAttention.of(self._cache, tables, bounds, positions, config.head_dim**-0.5, config.windows)
+
+    def _logit_rows(self, chunks: Sequence[Chunk]) -> Tensor:
+        rows: list[int] = []
+        end = 0
         for chunk in chunks:
-            sequence, start = chunk.sequence, chunk.sequence.num_stored
-            token_ids += sequence.token_ids[start : start + chunk.num_tokens]
-            positions += range(start, start + chunk.num_tokens)
-            slot_ids += [sequence.slot.slot if sequence.slot else -1] * chunk.num_tokens
+            end += chunk.num_tokens
             if chunk.completes:
-                logit_rows.append(len(token_ids) - 1)
-        at = torch.tensor(positions, device=device)
-        num_shared, scale = self._model.transformer.num_shared_layers, config.head_dim**-0.5
-        return ForwardBatch(
-            token_ids=torch.tensor(token_ids, device=device),
-            positions=at,
-            attention=PagedAttention.of(chunks, at, self._cache, num_shared, scale, config.windows),
-            adapters=self._adapters(chunks, slot_ids),
-            logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
-        )
+                rows += range(end - 1 - len(chunk.draft), end)
+        return torch.tensor(rows, dtype=torch.int64, device=self._model.device)
 
-    def _adapters(self, chunks: Sequence[Chunk], slot_ids: list[int]) -> StateAdapters | None:
-        refs = [chunk.sequence.slot for chunk in chunks if chunk.sequence.slot]
-        if not refs:
+    def _adapters(self, chunks: Sequence[Chunk]) -> StateAdapters | None:
+        slot_ids: list[int] = []
+        for chunk in chunks:
+            ref = chunk.sequence.slot
+            if ref is not None:
+                self._slots.check_ref(ref)
+                self._counters.num_state_tokens += chunk.num_tokens
+            slot_ids += [ref.slot if ref else -1] * chunk.num_tokens
+        if all(slot < 0 for slot in slot_ids):
             return None
-        for ref in refs:
-            self._slots.check_ref(ref)
-        self._counters.num_state_tokens += sum(slot >= 0 for slot in slot_ids)
         ids = torch.tensor(slot_ids, dtype=torch.int32, device=self._model.device)
         return StateAdapters(self._slots, ids, self._model.config, self._counters)

@@ -59,6 +59,9 @@ class Request:
         prompt: chat messages (the model's template is applied), plain text, or token ids.
         session: id of the state to decode with; None = the base model.
         agent: who calls; usage is reported under this name.
+        priority: larger goes first; equal ones in order of arrival.
+        deadline_s: seconds from arrival after which the request ends with what it has; None = never.
+        scope: prefixes are shared inside one scope only; name a tenant where timing must not tell.
         request_id: unique among live requests; empty = the engine picks one.
     """
 
@@ -67,6 +70,13 @@ class Request:
     session: str | None = None
     agent: str = ""
     request_id: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+    scope: str = ""
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise RequestRejected(f"deadline_s is {self.deadline_s}; it must be above 0, or None")
 
 
 @dataclass
@@ -79,11 +89,20 @@ class Timings:
 
 
 @dataclass
+class DraftUsage:
+    """What drafting saved one request: every accepted token is a step of its row that was not needed."""
+
+    num_steps: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass
 class RequestOutput:
     """The answer to one request.
 
     Attributes:
-        finish_reason: ``stop`` (end of turn or a stop string), ``length``, ``abort`` or ``error``.
+        finish_reason: ``stop`` (end of turn or a stop string), ``length``, ``abort``, ``deadline`` or ``error``.
         error: why, where ``finish_reason`` is ``error``.
         state_digest: the state that every token was decoded with; empty = the base model.
     """
@@ -94,5 +113,6 @@ class RequestOutput:
     finish_reason: str
     usage: CallUsage
     timings: Timings = field(default_factory=Timings)
+    drafts: DraftUsage = field(default_factory=DraftUsage)
     state_digest: str = ""
     error: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,16 @@ class TokenSampler:
         return int(order[drawn])
 
 
-def sample_rows(logits: Tensor, samplers: list[TokenSampler]) -> list[int]:
-    """One token a row; logits [B, V]. Greedy rows take the first of the largest logits."""
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
-    return [token if s.greedy else s.sample(row) for token, s, row in zip(tokens, samplers, logits, strict=True)]
+def verify(logits: Tensor, draft: Sequence[int], sampler: TokenSampler) -> list[int]:
+    """The next tokens of one row: the drafted ones that greedy decoding would give, then the one after them.
+
+    logits [1 + len(draft), V] of the last known token and of each drafted one. Greedy rows take the first of the
+    largest logits, so the tokens are those of decoding one by one; a sampled row has no draft.
+    """
+    if not sampler.greedy:
+        return [sampler.sample(logits[0])]
+    chosen: list[int] = logits.argmax(dim=-1).tolist()
+    accepted = 0
+    while accepted < len(draft) and draft[accepted] == chosen[accepted]:
+        accepted += 1
+    return chosen[: accepted + 1]

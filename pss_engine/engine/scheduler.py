@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,22 +14,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chunk:
-    """``num_tokens`` pending tokens of one sequence, run in this step."""
+    """What one sequence runs in this step.
+
+    Attributes:
+        num_pending: of its pending tokens, so many.
+        draft: tokens after the last pending one that are only supposed.
+    """
 
     sequence: Sequence
-    num_tokens: int
+    num_pending: int
+    draft: tuple[int, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_pending + len(self.draft)
 
     @property
     def completes(self) -> bool:
         """Whether the next token can be sampled after this chunk."""
-        return self.num_tokens == self.sequence.num_pending
+        return self.num_pending == self.sequence.num_pending
 
 
 class Scheduler:
-    """Continuous batching: decoding rows first, then prefill in chunks, then new sequences in order of arrival.
+    """Continuous batching: decoding rows first, then prefill in chunks, then new sequences.
+
+    New sequences come by priority, then in order of arrival. One whose state is not ready is passed by others with a
+    state at most ``max_overtakes`` times; from then on those wait behind it, running ones end, and a slot comes free:
+    no state can starve another. Memory is given in order: where the next sequence does not fit, none after it starts.
 
     Args:
-        take_slot: make a sequence's state resident; False where no slot is free: the sequence waits, others pass.
+        take_slot: hold a sequence's state; False where it is not ready, and a load has begun if there is room for it.
         give_slot: let it go again.
     """
 
@@ -37,11 +51,11 @@ class Scheduler:
         self, config: EngineConfig, take_slot: Callable[[Sequence], bool], give_slot: Callable[[Sequence], None]
     ) -> None:
         self._config, self._take_slot, self._give_slot = config, take_slot, give_slot
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        insort(self.waiting, sequence, key=_turn)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that is finished or aborted, and its slot."""
@@ -56,39 +70,64 @@ class Scheduler:
         budget = self._config.max_batched_tokens
         chunks: list[Chunk] = []
         preempted = False
+        # drafts may use what is left when every row has a token
+        spare = budget - len(self.running)
         for sequence in sorted(self.running, key=lambda s: s.num_pending > 1):
-            num_tokens = min(sequence.num_pending, budget)
-            if sequence not in self.running or num_tokens == 0:
+            num_pending = min(sequence.num_pending, budget)
+            if sequence not in self.running or num_pending == 0:
                 continue
-            while not sequence.kv.can_hold(sequence.num_stored + num_tokens):
+            while not sequence.kv.can_hold(sequence.num_stored + num_pending):
                 preempted = True
                 victim = self._youngest_outside(chunks)
                 self._preempt(victim)
                 if victim is sequence:
                     break
             else:
-                budget -= self._plan(chunks, sequence, num_tokens)
+                chunk = self._plan(sequence, num_pending, min(spare, budget - num_pending))
+                spare -= len(chunk.draft)
+                budget -= chunk.num_tokens
+                chunks.append(chunk)
         if not preempted:
             self._admit(chunks, budget)
         return chunks
 
     def _admit(self, chunks: list[Chunk], budget: int) -> None:
+        passed: list[Sequence] = []
         for sequence in list(self.waiting):
             if budget == 0 or len(self.running) >= self._config.max_num_seqs:
                 return
+            must_wait = any(s.num_overtaken >= self._config.max_overtakes for s in passed)
+            if sequence.state is not None and must_wait:
+                continue
+            sequence.adopt_prefix()
             # the whole prompt must fit, so that a half prefilled sequence is not thrown out by the next one
-            if not sequence.kv.can_hold(sequence.num_pending):
-                return
-            if not self._take_slot(sequence):
+            fits = sequence.kv.can_hold(len(sequence.token_ids))
+            if not fits or not self._take_slot(sequence):
+                sequence.kv.release()
+                sequence.rewind()
+                if not fits:
+                    return
+                passed.append(sequence)
                 continue
             self.waiting.remove(sequence)
             self.running.append(sequence)
-            budget -= self._plan(chunks, sequence, min(sequence.num_pending, budget))
+            if sequence.state is not None:
+                for other in passed:
+                    other.num_overtaken += 1
+            num_pending = min(sequence.num_pending, budget)
+            chunk = self._plan(sequence, num_pending, budget - num_pending)
+            budget -= chunk.num_tokens
+            chunks.append(chunk)
 
-    def _plan(self, chunks: list[Chunk], sequence: Sequence, num_tokens: int) -> int:
-        sequence.kv.hold(sequence.num_stored + num_tokens)
-        chunks.append(Chunk(sequence, num_tokens))
-        return num_tokens
+    def _plan(self, sequence: Sequence, num_pending: int, spare: int) -> Chunk:
+        """The sequence's chunk of this step, its memory held; with a draft of at most ``spare`` tokens if it fits."""
+        chunk = Chunk(sequence, num_pending)
+        if chunk.completes:
+            draft = sequence.draft(spare)
+            if sequence.kv.can_hold(sequence.num_stored + num_pending + len(draft)):
+                chunk = Chunk(sequence, num_pending, tuple(draft))
+        sequence.kv.hold(sequence.num_stored + chunk.num_tokens)
+        return chunk
 
     def _youngest_outside(self, chunks: list[Chunk]) -> Sequence:
         planned = {id(chunk.sequence) for chunk in chunks}
@@ -98,5 +137,9 @@ class Scheduler:
         self.running.remove(sequence)
         self._give_slot(sequence)
         sequence.kv.preempt()
-        sequence.num_stored = 0
-        self.waiting.appendleft(sequence)
+        sequence.rewind()
+        self.add(sequence)
+
+
+def _turn(sequence: Sequence) -> tuple[int, float]:
+    return (-sequence.request.priority, sequence.arrival)

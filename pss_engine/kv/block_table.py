@@ -26,6 +26,12 @@ class BlockTable:
         self.blocks += self.pool.allocate(missing)
         return missing
 
+    def adopt(self, blocks: list[int]) -> None:
+        """Begin with blocks of a known prefix, shared with whoever holds them."""
+        for block in blocks:
+            self.pool.share(block)
+        self.blocks += blocks
+
     def release(self) -> int:
         """Give all blocks back; returns how many they were."""
         blocks, self.blocks = self.blocks, []

@@ -15,6 +15,7 @@ class KVGeometry:
     Attributes:
         num_layers: layers by group; the groups are the two sides of the cut.
         block_size: tokens in a block.
+        hidden_size: features of the hidden state at the cut, kept with the blocks of the shared layers.
     """
 
     num_layers: dict[str, int]
@@ -22,12 +23,18 @@ class KVGeometry:
     head_dim: int
     element_bytes: int
     block_size: int
+    hidden_size: int = 0
 
     def token_bytes(self, group: str) -> int:
         return 2 * self.num_layers[group] * self.num_kv_heads * self.head_dim * self.element_bytes
 
     def block_bytes(self, group: str) -> int:
         return self.block_size * self.token_bytes(group)
+
+    @property
+    def hidden_block_bytes(self) -> int:
+        """Bytes of the hidden states at the cut of one block: no KV, but memory all the same."""
+        return self.block_size * self.hidden_size * self.element_bytes
 
     @property
     def bytes_per_token(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pss_engine.kv.geometry import GROUPS, KVGeometry
+from pss_engine.kv.geometry import GROUPS, SESSION, SHARED, KVGeometry
 
 
 @dataclass
@@ -14,8 +14,10 @@ class CallUsage:
     """What one call held in KV cache.
 
     ``kv_peak_bytes`` counts tokens: (prompt + generated tokens whose keys were stored) x bytes per token; the last
-    sampled token is never stored. ``kv_peak_bytes_allocated`` counts whole blocks. ``kv_allocated_bytes`` adds up every
-    block newly allocated to the call, also those allocated again after a preemption.
+    sampled token is never stored. ``kv_peak_bytes_allocated`` counts whole blocks, also those shared with other calls.
+    X
+    preemption; blocks that the prefix cache had when the call (last) started are in ``kv_reused_blocks`` instead. Of
+    its tokens ``cached_tokens`` were not run at all, ``cached_shared_tokens`` not below the cut.
     """
 
     call_id: str
@@ -28,6 +30,9 @@ class CallUsage:
     kv_peak_bytes: int = 0
     kv_peak_bytes_allocated: int = 0
     kv_allocated_bytes: int = 0
+    kv_reused_blocks: int = 0
+    cached_tokens: int = 0
+    cached_shared_tokens: int = 0
     state_bytes: int = 0
     num_preemptions: int = 0
 
@@ -75,22 +80,16 @@ class QueryUsage:
 
 
 class KVLedger:
-    """Charges of the live calls. ``bytes_in_use`` always equals the blocks that the pools have given out."""
+    """Charges of the live calls: each holds blocks of each group, and the holds add up to the pools' references."""
 
     def __init__(self, geometry: KVGeometry) -> None:
         self.geometry = geometry
         self._live: dict[str, CallUsage] = {}
         self._held: dict[str, dict[str, int]] = {}
-        self.peak_bytes_in_use = 0
 
     @property
     def num_live_calls(self) -> int:
         return len(self._live)
-
-    @property
-    def bytes_in_use(self) -> int:
-        """Bytes of all blocks held by live calls."""
-        return sum(self._held_bytes(call_id) for call_id in self._live)
 
     def open(self, call_id: str, prompt_tokens: int, agent: str = "", state_bytes: int = 0) -> None:
         if call_id in self._live:
@@ -107,11 +106,16 @@ class KVLedger:
 
     def allocated(self, call_id: str, group: str, num_blocks: int) -> None:
         """``num_blocks`` new blocks of a layer group now belong to the call."""
-        call = self._live[call_id]
-        self._held[call_id][group] += num_blocks
-        call.kv_allocated_bytes += num_blocks * self.geometry.block_bytes(group)
-        call.kv_peak_bytes_allocated = max(call.kv_peak_bytes_allocated, self._held_bytes(call_id))
-        self.peak_bytes_in_use = max(self.peak_bytes_in_use, self.bytes_in_use)
+        self._live[call_id].kv_allocated_bytes += num_blocks * self.geometry.block_bytes(group)
+        self._hold(call_id, group, num_blocks)
+
+    def reused(self, call_id: str, num_blocks: dict[str, int]) -> None:
+        """Blocks with a known prefix, by group, are held by the call too: their tokens need no run."""
+        call, block_size = self._live[call_id], self.geometry.block_size
+        call.kv_reused_blocks = sum(num_blocks.values())
+        call.cached_tokens, call.cached_shared_tokens = (num_blocks[g] * block_size for g in (SESSION, SHARED))
+        for group, count in num_blocks.items():
+            self._hold(call_id, group, count)
 
     def stored(self, call_id: str, num_tokens: int) -> None:
         """The call's cache now holds ``num_tokens`` tokens."""
@@ -119,10 +123,12 @@ class KVLedger:
         call.kv_peak_tokens = max(call.kv_peak_tokens, num_tokens)
         call.kv_peak_bytes = call.kv_peak_tokens * self.geometry.bytes_per_token
 
-    def preempted(self, call_id: str) -> None:
-        """All blocks of the call were given back; it will start over."""
-        self._live[call_id].num_preemptions += 1
+    def released(self, call_id: str) -> None:
+        """All blocks of the call were given back; it is still open."""
         self._held[call_id] = dict.fromkeys(GROUPS, 0)
+
+    def preempted(self, call_id: str) -> None:
+        self._live[call_id].num_preemptions += 1
 
     def close(self, call_id: str, generated_tokens: int) -> CallUsage:
         """The call is over and its blocks are given back."""
@@ -131,20 +137,23 @@ class KVLedger:
         call.generated_tokens = generated_tokens
         return call
 
-    def check(self, used_blocks: dict[str, int], live: Iterable[str]) -> None:
-        """Raise unless the charges equal what the pools have given out and the calls are those that live.
+    def check(self, references: dict[str, int], live: Iterable[str]) -> None:
+        """Raise unless the holds equal what the pools have given out and the calls are those that live.
 
         Args:
-            used_blocks: blocks in use by group, from the pools.
+            references: holds on blocks by group, from the pools.
             live: ids of the calls that the engine knows.
         """
         for group in GROUPS:
             charged = sum(held[group] for held in self._held.values())
-            if charged != used_blocks[group]:
-                raise ValueError(f"ledger: {charged} {group} blocks are charged, {used_blocks[group]} are in use")
+            if charged != references[group]:
+                raise ValueError(f"ledger: {charged} {group} blocks are charged, {references[group]} are in use")
         unknown = set(self._live) ^ set(live)
         if unknown:
             raise ValueError(f"ledger: calls {sorted(unknown)[:8]} are live on one side only")
 
-    def _held_bytes(self, call_id: str) -> int:
-        return sum(count * self.geometry.block_bytes(group) for group, count in self._held[call_id].items())
+    def _hold(self, call_id: str, group: str, num_blocks: int) -> None:
+        held, call = self._held[call_id], self._live[call_id]
+        held[group] += num_blocks
+        held_bytes = sum(count * self.geometry.block_bytes(name) for name, count in held.items())
+        call.kv_peak_bytes_allocated = max(call.kv_peak_bytes_allocated, held_bytes)

@@ -11,6 +11,7 @@ from torch import Tensor
 from pss_engine.errors import ConfigError
 from pss_engine.models.checkpoint import Checkpoint
 from pss_engine.models.config import ModelConfig
+from pss_engine.models.packing import WeightPacker
 from pss_engine.models.rope import RotaryEmbedding
 from pss_engine.models.transformer import DecoderLayer, Linear, Transformer
 
@@ -25,7 +26,7 @@ class WeightReader:
     """
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
-        self._checkpoint, self._dtype, self._device = checkpoint, dtype, device
+        self._checkpoint, self.dtype, self.device = checkpoint, dtype, device
         self._names = checkpoint.names()
         self._hash = hashlib.sha256()
 
@@ -40,7 +41,7 @@ class WeightReader:
             raise ConfigError(f"tensor {name!r} has shape {tuple(tensor.shape)}, the config says {shape}")
         self._hash.update(f"{name}{tuple(tensor.shape)}".encode())
         self._hash.update(tensor.flatten()[:SAMPLED_VALUES].float().numpy().tobytes())
-        return tensor.to(self._device, self._dtype)
+        return tensor.to(self.device, self.dtype)
 
     @property
     def fingerprint(self) -> str:
@@ -60,19 +61,22 @@ def build(
             f"session layers {num_session_layers} must be between 1 and the model's {config.num_layers} layers"
         )
     h, v = config.hidden_size, config.vocab_size
+    pack = WeightPacker(config, read.dtype, read.device)
+    tied = config.tie_word_embeddings or "lm_head.weight" not in read
     embedding = read("model.embed_tokens.weight", v, h)
+    rows = pack(embedding) if tied else embedding
+    del embedding
     layers = []
     for index in range(config.num_layers):
-        layers.append(_layer(read, config, index))
+        layers.append(_layer(read, pack, config, index))
         if progress:
             progress(index + 1, config.num_layers)
     norm = read("model.norm.weight", h)
-    tied = config.tie_word_embeddings or "lm_head.weight" not in read
-    head = embedding if tied else read("lm_head.weight", v, h)
-    return Transformer(config, num_session_layers, rope, embedding, layers, norm, Linear(head))
+    head = rows if tied else pack(read("lm_head.weight", v, h))
+    return Transformer(config, num_session_layers, rope, rows, layers, norm, Linear(head))
 
 
-def _layer(read: WeightReader, config: ModelConfig, index: int) -> DecoderLayer:
+def _layer(read: WeightReader, pack: WeightPacker, config: ModelConfig, index: int) -> DecoderLayer:
     prefix, h = f"model.layers.{index}.", config.hidden_size
     has_bias = {"qkv": config.qkv_bias, "o": config.o_bias, "gate_up": config.mlp_bias, "down": config.mlp_bias}
 
@@ -82,7 +86,7 @@ def _layer(read: WeightReader, config: ModelConfig, index: int) -> DecoderLayer:
         names = [(f"{prefix}{block}{t.name}", t.out_features, t.in_features) for t in targets]
         weights = [read(f"{name}.weight", rows, columns) for name, rows, columns in names]
         biases = [read(f"{name}.bias", rows) for name, rows, _ in names] if has_bias[linear] else []
-        return Linear(_cat(weights), _cat(biases) if biases else None)
+        return Linear(pack(_cat(weights)), _cat(biases) if biases else None)
 
     return DecoderLayer(
         index=index,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ class LoadedModel:
 
     Attributes:
         source: where it was found; ``source.name`` is what the user named.
-        fingerprint: identity of the weights; states carry it, so that a state never meets another model.
+        fingerprint: identity of weights and geometry; states carry it, so that a state never meets another model.
     """
 
     source: ModelSource
@@ -77,7 +78,14 @@ def load_model(
     rope = RotaryEmbedding.from_hf(hf_config, config.rotary_dim, place)
     read = WeightReader(checkpoint, kind, place)
     transformer = build(read, config, rope, min(num_session_layers, config.num_layers), progress)
-    return LoadedModel(source, config, transformer, tokenizer, read.fingerprint, kind, place)
+    fingerprint = hashlib.sha256(f"{read.fingerprint} {_geometry(config, rope)}".encode()).hexdigest()
+    return LoadedModel(source, config, transformer, tokenizer, fingerprint, kind, place)
+
+
+def _geometry(config: ModelConfig, rope: RotaryEmbedding) -> str:
+    """What decides the output beside the weights; limits and ends of a turn do not."""
+    bare = replace(config, max_context=0, eos_token_ids=())
+    return f"{bare} {rope.inv_freq.tolist()} {rope.attention_factor}"
 
 
 def _open(source: ModelSource) -> Checkpoint:

@@ -7,9 +7,26 @@ One letter per dimension, everywhere:
 
 from __future__ import annotations
 
+from pss_engine.ops.attention import dense_attention, paged_attention
 from pss_engine.ops.dispatch import Impl, Op
+from pss_engine.ops.kv_cache import store_kv
+from pss_engine.ops.linear import PackedWeight, linear
 from pss_engine.ops.lora import lora_bgmv
+from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
 
-OPS: tuple[Op, ...] = (lora_bgmv,)
+OPS: tuple[Op, ...] = (linear, lora_bgmv, paged_attention, store_kv, rms_norm, apply_rope, silu_mul)
 
-__all__ = ["OPS", "Impl", "Op", "lora_bgmv"]
+__all__ = [
+    "OPS",
+    "Impl",
+    "Op",
+    "PackedWeight",
+    "apply_rope",
+    "dense_attention",
+    "linear",
+    "lora_bgmv",
+    "paged_attention",
+    "rms_norm",
+    "silu_mul",
+    "store_kv",
+]

@@ -8,46 +8,94 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
-def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:
-    """``cache[kv_rows[t]] = k[t], v[t]``.
-
-    k, v [T, K, D]; caches [num_blocks, P, K, D]; kv_rows [T] int64 = block * P + offset in the block.
-    """
-    k_cache.view(-1, *k_cache.shape[2:])[kv_rows] = k.to(k_cache.dtype)
-    v_cache.view(-1, *v_cache.shape[2:])[kv_rows] = v.to(v_cache.dtype)
+from pss_engine.errors import ConfigError
+from pss_engine.ops.contract import FLOATS, misfit, needs_gradient, rows_contiguous
+from pss_engine.ops.dispatch import Impl, Op
 
 
-def paged_attention(
+def _paged_attention(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    block_tables: Sequence[Tensor],
-    query_lens: Sequence[int],
-    context_lens: Sequence[int],
+    block_tables: Tensor,
+    query_starts: Tensor,
+    context_lens: Tensor,
     scale: float,
     window: int | None = None,
 ) -> Tensor:
     """Attention of each row's new tokens over its whole context, causal.
 
     Query i of a row with n new tokens and context c (new tokens included, already stored) sits at position c - n + i
-    and sees the positions up to its own, the last ``window`` of them where a window is set.
+    and sees the positions up to its own, the last ``window`` of them where a window is set. With its scores
+    ``s_j = scale * q . k_j`` it gets ``sum_j exp(s_j) v_j / sum_j exp(s_j)``, in float32, rounded to q's dtype.
 
-    q [T, N, D] packed over the B rows; caches [num_blocks, P, K, D]; block_tables: for each row its blocks in order,
-    int64; query_lens, context_lens: B integers in tokens. Returns [T, N, D]. A row's result depends on that row alone.
+    On ``cpp`` a token's bits depend on the token, its position and its context alone: not on the other rows, nor on how
+    the context was cut into calls. The reference uses torch's attention, whose order of summation may change.
+
+    Args:
+        q: [T, N, D] float32, bfloat16 or float16, packed over the B rows; the heads of a token contiguous.
+        k_cache, v_cache: [num_blocks, P, K, D] contiguous, N a multiple of K.
+        block_tables: [B, M] int32, the blocks of each row in order; what lies past its context is not read.
+        query_starts: [B + 1] int32, row b has the tokens query_starts[b] to query_starts[b + 1] - 1 of q.
+        context_lens: [B] int32, in tokens.
+        window: tokens, at least 1.
+
+    Returns:
+        [T, N, D] in q's dtype, contiguous.
+
+    Raises:
+        ConfigError: a shape, dtype, stride or device outside this contract; on the CPU a start, a length or a block
+            out of range too.
     """
-    out = torch.empty_like(q)
-    start = 0
-    for table, query_len, context_len in zip(block_tables, query_lens, context_lens, strict=True):
+    out = q.new_empty(q.shape)
+    starts, contexts = query_starts.tolist(), context_lens.tolist()
+    block_size = k_cache.shape[1]
+    if q.device.type == "cpu":
+        _check_rows(starts, contexts, q.shape[0], block_tables, block_size, k_cache.shape[0], window)
+    for b, context_len in enumerate(contexts):
+        rows = slice(starts[b], starts[b + 1])
+        query_len = rows.stop - rows.start
+        if query_len == 0:
+            continue
         # blocks that lie wholly before the oldest visible position are not read
-        first_block = max(0, context_len - query_len - window + 1) // k_cache.shape[1] if window else 0
-        first = first_block * k_cache.shape[1]
-        k = k_cache[table[first_block:]].flatten(0, 1)[: context_len - first].to(q.dtype)
-        v = v_cache[table[first_block:]].flatten(0, 1)[: context_len - first].to(q.dtype)
-        rows = slice(start, start + query_len)
+        first_block = max(0, context_len - query_len - window + 1) // block_size if window else 0
+        table = block_tables[b, first_block : -(-context_len // block_size)].long()
+        visible = context_len - first_block * block_size
+        k = k_cache[table].flatten(0, 1)[:visible].to(q.dtype)
+        v = v_cache[table].flatten(0, 1)[:visible].to(q.dtype)
         out[rows] = _attend(q[rows], k, v, scale, window)
-        start += query_len
     return out
+
+
+def _check_rows(
+    starts: list[int],
+    contexts: list[int],
+    num_tokens: int,
+    block_tables: Tensor,
+    block_size: int,
+    num_blocks: int,
+    window: int | None,
+) -> None:
+    def refuse(name: str, index: int, value: int, expected: str) -> ConfigError:
+        return ConfigError(f"paged_attention: {name}[{index}] = {value}, must be {expected}")
+
+    max_context = block_tables.shape[1] * block_size
+    if starts[0] != 0:
+        raise refuse("query_starts", 0, starts[0], "0")
+    for b, context in enumerate(contexts):
+        num_new = starts[b + 1] - starts[b]
+        if num_new < 0:
+            raise refuse("query_starts", b + 1, starts[b + 1], f"at least {starts[b]}, the one before")
+        if not num_new <= context <= max_context:
+            raise refuse(
+                "context_lens", b, context, f"{num_new} (the new tokens) to {max_context} (all blocks of the table)"
+            )
+        first = max(0, context - num_new - window + 1) // block_size if window else 0
+        for i, block in enumerate(block_tables[b, first : -(-context // block_size)].tolist(), first):
+            if num_new and not 0 <= block < num_blocks:
+                raise refuse(f"block_tables[{b}]", i, block, f"0 to {num_blocks - 1}")
+    if starts[-1] != num_tokens:
+        raise refuse("query_starts", len(contexts), starts[-1], f"{num_tokens}, the tokens")
 
 
 def dense_attention(
@@ -77,3 +125,59 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -
     grouped = q.shape[1] != k.shape[1]
     out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
     return out.squeeze(0).transpose(0, 1)
+
+
+def _check_paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    window: int | None = None,
+) -> None:
+    # Runs once a layer and step: attribute reads only; the text of an error is made when there is one.
+    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    tensors |= {"block_tables": block_tables, "query_starts": query_starts, "context_lens": context_lens}
+    if (
+        q.dim() != 3
+        or k_cache.dim() != 4
+        or v_cache.shape != k_cache.shape
+        or k_cache.shape[3] != q.shape[2]
+        or q.shape[1] % k_cache.shape[2]
+        or block_tables.dim() != 2
+        or context_lens.shape != (block_tables.shape[0],)
+        or query_starts.shape != (block_tables.shape[0] + 1,)
+    ):
+        found = {name: list(t.shape) for name, t in tensors.items()}
+        expected = "[T, N, D], [blocks, P, K, D], [blocks, P, K, D], [B, M], [B + 1], [B], N a multiple of K"
+        raise misfit("paged_attention", "shapes", found, expected)
+    integers = (block_tables, query_starts, context_lens)
+    if (
+        q.dtype not in FLOATS
+        or k_cache.dtype not in FLOATS
+        or v_cache.dtype != k_cache.dtype
+        or any(t.dtype != torch.int32 for t in integers)
+    ):
+        expected = "float32, bfloat16 or float16; the caches alike in one of them; int32; int32; int32"
+        raise misfit("paged_attention", "dtypes", {name: t.dtype for name, t in tensors.items()}, expected)
+    if not (rows_contiguous(q) and all(t.is_contiguous() for t in (k_cache, v_cache, *integers))):
+        expected = "contiguous heads of a token of q, all else contiguous"
+        raise misfit("paged_attention", "strides", {name: t.stride() for name, t in tensors.items()}, expected)
+    if any(t.device != q.device for t in tensors.values()):
+        raise misfit(
+            "paged_attention", "devices", {name: t.device for name, t in tensors.items()}, "one device for all"
+        )
+    if window is not None and window < 1:
+        raise ConfigError(f"paged_attention: window {window} must be at least 1, or None")
+    if needs_gradient(q):
+        raise ConfigError("paged_attention: no gradient flows through the cache; call it under torch.no_grad()")
+
+
+paged_attention = Op(
+    "paged_attention",
+    _paged_attention,
+    Impl("cpp", "pss_engine.ops.cpp:paged_attention", devices=("cpu",)),
+    check=_check_paged_attention,
+)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops.extension import load_extension
+from pss_engine.ops.linear import PackedWeight
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_NO_WINDOW = 2**62
 _C = load_extension()
 
 
 def lora_bgmv(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    lora_a: torch.Tensor,
-    lora_b: torch.Tensor,
-    scaling: torch.Tensor,
-    ranks: torch.Tensor,
-    slot_ids: torch.Tensor,
+    y: Tensor, x: Tensor, lora_a: Tensor, lora_b: Tensor, scaling: Tensor, ranks: Tensor, slot_ids: Tensor
 ) -> None:
     num_slots, max_rank, in_features = lora_a.shape
     try:
@@ -44,3 +41,122 @@ def lora_bgmv(
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+    num_rows, in_features = x.shape
+    y = x.new_empty(num_rows, weight.out_features)
+    _C.linear(
+        y.data_ptr(),
+        x.data_ptr(),
+        weight.panels.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        num_rows,
+        in_features,
+        weight.out_features,
+        weight.out_features,
+        x.stride(0),
+        _DTYPES[weight.panels.dtype],
+    )
+    return y
+
+
+def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:
+    num_tokens, num_heads, head_dim = k.shape
+    try:
+        _C.store_kv(
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            kv_rows.data_ptr(),
+            num_tokens,
+            k_cache.size(0) * k_cache.size(1),
+            num_heads * head_dim,
+            k.stride(0),
+            v.stride(0),
+            _DTYPES[k.dtype],
+            _DTYPES[k_cache.dtype],
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    num_tokens, num_heads, head_dim = q.shape
+    num_rows, max_blocks = block_tables.shape
+    num_blocks, block_size, num_kv_heads, _ = k_cache.shape
+    out = q.new_empty(num_tokens, num_heads, head_dim)
+    try:
+        _C.paged_attention(
+            out.data_ptr(),
+            q.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            block_tables.data_ptr(),
+            query_starts.data_ptr(),
+            context_lens.data_ptr(),
+            num_rows,
+            num_tokens,
+            max_blocks,
+            num_blocks,
+            block_size,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            num_heads * head_dim,
+            q.stride(0),
+            window or _NO_WINDOW,
+            scale,
+            _DTYPES[q.dtype],
+            _DTYPES[k_cache.dtype],
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return out
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    num_rows, size = x.shape
+    y = x.new_empty(num_rows, size)
+    _C.rms_norm(y.data_ptr(), x.data_ptr(), weight.data_ptr(), num_rows, size, x.stride(0), eps, _DTYPES[x.dtype])
+    return y
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    num_rows, num_heads, head_dim = x.shape
+    y = x.new_empty(num_rows, num_heads, head_dim)
+    _C.apply_rope(
+        y.data_ptr(),
+        x.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        num_rows,
+        num_heads,
+        head_dim,
+        cos.size(1),
+        x.stride(0),
+        _DTYPES[x.dtype],
+    )
+    return y
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    num_rows, width = gate_up.shape
+    y = gate_up.new_empty(num_rows, width // 2)
+    _C.silu_mul(y.data_ptr(), gate_up.data_ptr(), num_rows, width // 2, gate_up.stride(0), _DTYPES[gate_up.dtype])
+    return y
+
+
+def advise_huge_pages(memory: Tensor) -> None:
+    """Back a contiguous tensor that is not yet written with huge pages, if the system gives them."""
+    _C.advise_huge_pages(memory.data_ptr(), memory.numel() * memory.element_size())

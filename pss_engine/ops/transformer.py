@@ -1,25 +1,48 @@
-"""The small ops of a decoder layer. Each is a formula in torch; dimension letters are listed in ``ops/__init__``."""
+"""The small ops of a decoder layer. Each is a formula in torch, differentiable, and a kernel for serving on the CPU.
+
+Dimension letters are listed in ``ops/__init__``. On ``cpp`` a row's bits depend on that row alone; torch's vectorised
+loops end in scalar ones, so there a value may depend on how many rows stand beside it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pss_engine.ops.contract import FLOATS, misfit, needs_gradient, rows_contiguous
+from pss_engine.ops.dispatch import REFERENCE, Impl, Op
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+
+class DifferentiableOp(Op):
+    """An op whose reference is differentiable: that is what runs where a gradient flows through the first argument."""
+
+    def __init__(self, name: str, reference: Callable[..., Any], check: Callable[..., None]) -> None:
+        super().__init__(name, reference, Impl("cpp", f"pss_engine.ops.cpp:{name}", devices=("cpu",)), check=check)
+
+    def __call__(self, *args: Any, backend: str | None = None) -> Any:
+        if backend is None and needs_gradient(args[0]):
+            backend = REFERENCE
+        return super().__call__(*args, backend=backend)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``weight * x / sqrt(mean(x^2) + eps)`` over the last dimension, statistics in float32.
 
-    x [T, H], weight [H]; returns [T, H] in x's dtype.
+    x [T, H], any row stride; weight [H] in x's dtype. Returns [T, H] in x's dtype.
     """
     wide = x.float()
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
-def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate pairs (i, i + rotary_dim / 2) of each head by the angle of its position.
 
-    x [T, N, D]; cos, sin [T, rotary_dim / 2] float32; features past rotary_dim pass through. Returns [T, N, D].
+    x [T, N, D], any stride between tokens; cos, sin [T, rotary_dim / 2] float32; features past rotary_dim pass through.
+    Returns [T, N, D] in x's dtype.
     """
     half = cos.shape[-1]
     cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
@@ -28,7 +51,50 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat(rotated, dim=-1)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """``silu(gate) * up``; gate_up [T, 2 I] holds gate then up; returns [T, I]."""
+def _silu_mul(gate_up: Tensor) -> Tensor:
+    """``silu(gate) * up``; gate_up [T, 2 I] holds gate then up, any row stride; returns [T, I]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up
+
+
+def _check_rms_norm(x: Tensor, weight: Tensor, eps: float) -> None:
+    if not (
+        x.dim() == 2
+        and weight.shape == x.shape[1:]
+        and x.dtype == weight.dtype
+        and x.dtype in FLOATS
+        and rows_contiguous(x)
+        and weight.is_contiguous()
+        and weight.device == x.device
+    ):
+        raise misfit("rms_norm", "tensors", _seen(x=x, weight=weight), "rows [T, H] and [H], alike in dtype and device")
+
+
+def _check_apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    if not (
+        x.dim() == 3
+        and cos.shape == sin.shape == (x.shape[0], cos.shape[-1])
+        and 2 * cos.shape[-1] <= x.shape[2]
+        and x.dtype in FLOATS
+        and cos.dtype == sin.dtype == torch.float32
+        and rows_contiguous(x)
+        and cos.is_contiguous()
+        and sin.is_contiguous()
+        and x.device == cos.device == sin.device
+    ):
+        expected = "rows [T, N, D], float32 [T, at most D / 2] twice, on one device"
+        raise misfit("apply_rope", "tensors", _seen(x=x, cos=cos, sin=sin), expected)
+
+
+def _check_silu_mul(gate_up: Tensor) -> None:
+    if not (gate_up.dim() == 2 and gate_up.shape[1] % 2 == 0 and gate_up.dtype in FLOATS and rows_contiguous(gate_up)):
+        raise misfit("silu_mul", "tensors", _seen(gate_up=gate_up), "rows [T, 2 I]")
+
+
+def _seen(**tensors: Tensor) -> dict[str, object]:
+    return {name: f"{list(t.shape)} {t.dtype} {t.stride()} {t.device}" for name, t in tensors.items()}
+
+
+rms_norm = DifferentiableOp("rms_norm", _rms_norm, _check_rms_norm)
+apply_rope = DifferentiableOp("apply_rope", _apply_rope, _check_apply_rope)
+silu_mul = DifferentiableOp("silu_mul", _silu_mul, _check_silu_mul)

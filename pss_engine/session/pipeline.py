@@ -12,7 +12,7 @@ from pss_engine.kv import QueryUsage
 from pss_engine.retrieval import BM25, Corpus, Hit, rrf
 from pss_engine.session.answer import Answer, Clue, Evidence
 from pss_engine.session.prompts import answer_messages
-from pss_engine.state import SessionState, StateStore
+from pss_engine.state import SessionState, StateHandle, StateStore
 from pss_engine.writer import INSTRUCTION, History, SessionTargets, Writer, clue_messages, readout_messages
 from pss_engine.writer.writer import Progress
 
@@ -60,7 +60,7 @@ class SessionRAG:
         writer = writer or Writer(self.engine.model)
         state = record_readout(self.engine, writer.write(session_id, history, targets, progress), self._clue_sampling)
         self.store.put(state)
-        self.engine.add_state(state)
+        self.engine.add_stored(self.store, session_id)
         return state
 
     def clues(self, asks: Sequence[tuple[str, str]]) -> list[Clue]:
@@ -136,14 +136,13 @@ class SessionRAG:
     def _fuse(self, rankings: list[list[Hit]]) -> list[Hit]:
         return rankings[0][: self.top_k] if len(rankings) == 1 else rrf(rankings, k=self.top_k)
 
-    def _state(self, session_id: str) -> SessionState:
+    def _state(self, session_id: str) -> StateHandle:
         """The session's newest state, registered with the engine."""
-        known = self.engine.state(session_id) if session_id in self.engine.sessions else None
-        if known is not None and (session_id not in self.store or self.store.head(session_id) == known.digest):
-            return known
-        state = self.store.get(session_id)
-        self.engine.add_state(state)
-        return state
+        states = self.engine.states
+        known = states.get(session_id) if session_id in states.sessions else None
+        if session_id in self.store and (known is None or self.store.head(session_id) != known.digest):
+            self.engine.add_stored(self.store, session_id)
+        return states.get(session_id)
 
 
 def record_readout(engine: Engine, state: SessionState, sampling: SamplingParams) -> SessionState:
@@ -156,12 +155,12 @@ def record_readout(engine: Engine, state: SessionState, sampling: SamplingParams
     return replace(state, meta=meta)
 
 
-def _instruction(state: SessionState) -> str:
+def _instruction(state: SessionState | StateHandle) -> str:
     """The instruction that the state was trained on; an adapter that was not written here gets the default one."""
     return str(state.meta.writer.get("instruction", INSTRUCTION))
 
 
-def _fixed(state: SessionState, mode: str) -> Clue:
+def _fixed(state: StateHandle, mode: str) -> Clue:
     if mode == "readout" and not state.meta.readout:
         raise ConfigError(f"state of session {state.session_id!r} has no stored readout; choices: clue, raw, rrf")
     return Clue(state.meta.readout if mode == "readout" else "", state.digest, QueryUsage(), 0.0)

@@ -37,6 +37,7 @@ class Trainer:
 
     def __init__(self, model: LoadedModel, config: WriterConfig, factors: TrainableFactors) -> None:
         self._model, self._config, self._factors = model, config, factors
+        self._transformer = model.transformer.with_dense_session_layers()
 
     def language_model(self, chunks: Sequence[list[int]], on_step: OnStep) -> None:
         """Phase 1: next-token loss over the chunks in order, ``max(min_lm_steps, chunks)`` updates."""
@@ -85,13 +86,13 @@ class Trainer:
             logit_rows=torch.tensor(rows, device=device),
         )
         with torch.no_grad():
-            hidden = self._model.transformer.shared(batch)
+            hidden = self._transformer.shared(batch)
         labels = torch.tensor([token for _, learned in pairs for token in learned], device=device)
         return Example(batch, hidden, labels, [len(learned) for _, learned in pairs])
 
     def _losses(self, example: Example) -> list[Tensor]:
         """Mean token negative log likelihood of each segment, in nats."""
-        logits = self._model.transformer.session(example.batch, example.hidden)
+        logits = self._transformer.session(example.batch, example.hidden)
         tokens = F.cross_entropy(logits.float(), example.labels, reduction="none")
         return [part.mean() for part in tokens.split(list(example.label_lens))]
 

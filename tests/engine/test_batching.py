@@ -45,7 +45,7 @@ def test_a_mixed_batch_equals_one_by_one_equals_peft(family, tmp_path):
         ids = model.tokenizer.prompt(PROMPTS[request % len(PROMPTS)])
         assert greedy(theirs, ids, 12) == output.token_ids
     engine.check()
-    assert engine.memory.ledger.bytes_in_use == 0
+    assert engine.memory.bytes_in_use == 0
 
 
 def greedy(model, ids, count):
@@ -89,7 +89,7 @@ def test_preemption_changes_no_token_and_is_counted():
 
 def engine_bytes(model, num_blocks, block_size=4):
     per_token = 2 * model.config.num_layers * model.config.num_kv_heads * model.config.head_dim * 4
-    return num_blocks * block_size * per_token
+    return num_blocks * block_size * (per_token + model.config.hidden_size * 4)
 
 
 def test_more_sessions_than_slots_take_turns():

@@ -6,8 +6,8 @@ import pytest
 
 from pss_engine.config import EngineConfig
 from pss_engine.engine import Engine, Request, SamplingParams
-from pss_engine.errors import ConfigError, RequestRejected, SessionNotFound, StateFormatError
-from pss_engine.state import SessionState, StateMeta
+from pss_engine.errors import CapacityError, ConfigError, RequestRejected, SessionNotFound, StateFormatError
+from pss_engine.state import SessionState, StateMeta, StateStore
 from tests.engine.adapters import random_state
 from tests.real import real_model
 from tests.tiny import tiny_model
@@ -18,7 +18,7 @@ def engine():
     engine = Engine(tiny_model(), EngineConfig(kv_cache_bytes=2**22))
     yield engine
     engine.check()
-    assert engine.memory.ledger.num_live_calls == engine.memory.ledger.bytes_in_use == 0
+    assert engine.memory.ledger.num_live_calls == engine.memory.bytes_in_use == 0
 
 
 def one(engine, prompt, session=None, **sampling):
@@ -174,7 +174,7 @@ def test_generate_keeps_the_outputs_of_requests_added_before(engine):
 
 
 def test_a_request_that_memory_cannot_hold_is_refused():
-    engine = Engine(tiny_model(), EngineConfig(kv_cache_bytes=2 * 16 * 2 * 4 * 2 * 8 * 4))
+    engine = Engine(tiny_model(), EngineConfig(kv_cache_bytes=2 * 16 * (2 * 4 * 2 * 8 + 48) * 4))
     with pytest.raises(RequestRejected, match="need 83 tokens of KV; the cache holds 32"):
         one(engine, "0123456789012345678", max_new_tokens=64)
 
@@ -207,7 +207,7 @@ def test_states_of_another_model_tokenizer_rank_or_layer_are_refused(engine):
         engine.add_state(random_state(model, "s", seed=1, layers=[0, 3]))
     with pytest.raises(StateFormatError):
         engine.add_state(random_state(tiny_model("phi3"), "s", seed=1))
-    assert engine.sessions == []
+    assert engine.states.sessions == []
 
 
 def test_a_failing_step_ends_its_requests_and_not_the_engine(engine, monkeypatch):
@@ -216,6 +216,35 @@ def test_a_failing_step_ends_its_requests_and_not_the_engine(engine, monkeypatch
         output = one(engine, "abc")
     assert (output.finish_reason, output.error) == ("error", "ZeroDivisionError: division by zero")
     assert one(engine, "abc", max_new_tokens=2, ignore_eos=True).finish_reason == "length"
+
+
+def test_a_state_that_cannot_be_loaded_fails_its_request_alone(engine, tmp_path):
+    store = StateStore(tmp_path)
+    for name, seed in (("good", 1), ("bad", 2)):
+        store.put(random_state(tiny_model(), name, seed=seed))
+        engine.add_stored(store, name)
+    weights = store.path("bad") / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
+    good, bad, base = engine.generate([Request("abc", params, session=s) for s in ("good", "bad", None)])
+    assert (good.finish_reason, base.finish_reason) == ("length", "length")
+    assert bad.finish_reason == "error"
+    assert "quarantine" in bad.error and "\n" not in bad.error
+
+
+def test_a_pinned_state_stays_while_others_come_and_go():
+    engine = Engine(tiny_model(), EngineConfig(kv_cache_bytes=2**22, num_state_slots=2))
+    for i in range(4):
+        engine.add_state(random_state(tiny_model(), f"s{i}", seed=i))
+    engine.pin_state("s0")
+    engine.generate([Request("abc", SamplingParams(max_new_tokens=2), session=f"s{i}") for i in (1, 2, 3, 1)])
+    assert engine.slots.resident(engine.states.get("s0").digest)
+    with pytest.raises(CapacityError, match="state slots to pin: 2 needed, 1 free"):
+        engine.pin_state("s1")
+    engine.unpin_state("s0")
+    engine.pin_state("s1")
+    engine.unpin_state("s1")
+    engine.check()
 
 
 @pytest.mark.parametrize(

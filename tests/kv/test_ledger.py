@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pss_engine.kv import SESSION, SHARED, CallUsage, KVGeometry, KVMemory, QueryUsage
+from pss_engine.kv import GROUPS, SESSION, SHARED, CallUsage, KVGeometry, KVMemory, QueryUsage
 
 GEOMETRY = KVGeometry({SHARED: 3, SESSION: 1}, num_kv_heads=2, head_dim=8, element_bytes=2, block_size=4)
 
@@ -62,11 +62,12 @@ def test_charges_equal_the_blocks_in_use_after_every_step(steps):
         elif name in live and action == "close":
             live.pop(name).close(0)
         memory.check(live)
-        in_use = sum(pool.num_used * GEOMETRY.block_bytes(group) for group, pool in memory.pools.items())
-        assert memory.ledger.bytes_in_use == in_use <= memory.ledger.peak_bytes_in_use
+        assert memory.bytes_in_use == sum(
+            GEOMETRY.block_bytes(group) * len(kv.tables[group].blocks) for kv in live.values() for group in GROUPS
+        )
     for kv in live.values():
         kv.close(0)
-    assert memory.ledger.bytes_in_use == 0
+    assert memory.bytes_in_use == 0
 
 
 def test_check_finds_a_block_that_nobody_is_charged_for():

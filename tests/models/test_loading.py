@@ -97,6 +97,13 @@ def test_the_fingerprint_tells_weights_apart(tmp_path):
     assert other.fingerprint != tiny_model("llama").fingerprint
 
 
+def test_the_fingerprint_tells_geometries_apart(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 5000.0
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_model(str(folder), device="cpu").fingerprint != tiny_model("llama").fingerprint
+
+
 def test_an_unknown_dtype_names_the_choices():
     with pytest.raises(ConfigError, match="choices: auto, float32"):
         load_model(str(tiny_model_folder("llama")), dtype="int3")

@@ -1,0 +1,32 @@
+"""The memories that an engine is built of, sized for its model and its limits."""
+
+from __future__ import annotations
+
+from pss_engine.config import EngineConfig
+from pss_engine.kv import SESSION, SHARED, KVGeometry
+from pss_engine.models import LoadedModel
+from pss_engine.models.loader import DTYPES
+from pss_engine.state import StateSlots
+
+
+def kv_geometry(model: LoadedModel, config: EngineConfig) -> KVGeometry:
+    num_shared = model.transformer.num_shared_layers
+    return KVGeometry(
+        num_layers={SHARED: num_shared, SESSION: model.config.num_layers - num_shared},
+        num_kv_heads=model.config.num_kv_heads,
+        head_dim=model.config.head_dim,
+        element_bytes=model.dtype.itemsize,
+        block_size=config.block_size,
+        hidden_size=model.config.hidden_size,
+    )
+
+
+def state_slots(model: LoadedModel, config: EngineConfig) -> StateSlots:
+    return StateSlots(
+        {name: (t.in_features, t.out_features) for name, t in model.config.lora_targets.items()},
+        model.transformer.session_layers,
+        config.num_state_slots,
+        config.max_rank,
+        model.dtype if config.state_dtype == "auto" else DTYPES[config.state_dtype],
+        model.device,
+    )

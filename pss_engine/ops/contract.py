@@ -1,0 +1,32 @@
+"""What the checks of the ops have in common: layouts that the kernels can address, and the text of a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pss_engine.errors import ConfigError
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def rows_contiguous(t: Tensor) -> bool:
+    """Whether everything after the first dimension lies as in a contiguous tensor, whatever the stride between rows."""
+    expected = 1
+    for size, stride in zip(reversed(t.shape[1:]), reversed(t.stride()[1:]), strict=True):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def needs_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def misfit(op: str, what: str, found: Mapping[str, object], expected: str) -> ConfigError:
+    """``op: what do not fit: name value, ...; expected ...``."""
+    named = ", ".join(f"{name} {value}" for name, value in found.items())
+    return ConfigError(f"{op}: {what} do not fit: {named}; expected {expected}")
