@@ -1,4 +1,4 @@
-"""On the CPU backend a row's logits are the same bits alone, in any batch, in any chunks, from a cold or a warm cache."""
+"""On the CPU backend a row has the same bits alone, in any batch, in any chunks, from a cold or a warm cache."""
 
 from __future__ import annotations
 
