@@ -20,6 +20,8 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def main(arguments: Sequence[str]) -> int:
+    # As the command line does: what is measured is what its users get. OpenMP reads it when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.command is None:

@@ -83,6 +83,8 @@ def number(value: float, unit: str) -> str:
     """Three significant digits in the unit's usual size."""
     if unit == "share":
         return f"{100 * value:.1f} %"
+    if unit == "ratio":
+        return f"{value:.2f} x"
     if unit == "tokens":
         return f"{value:,.0f} tokens"
     for size, name in {"s": _SECONDS, "bytes": _BYTES}.get(unit, ()):

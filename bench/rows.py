@@ -12,7 +12,7 @@ from typing import Any
 from bench.timing import quantiles
 from pss_engine.errors import ConfigError
 
-UNITS = ("s", "bytes", "share", "tokens", "nats")
+UNITS = ("s", "bytes", "share", "ratio", "tokens", "tokens/s", "steps", "nats")
 _TEXTS = ("suite", "case", "backend", "metric", "unit", "run", "commit", "command", "time")
 _OBJECTS = ("params", "device", "versions")
 _OPTIONAL = ("gbps", "limit_gbps", "gflops", "limit_gflops")

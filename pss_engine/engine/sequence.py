@@ -51,7 +51,7 @@ class Sequence:
     num_prompt: int = field(init=False)
     drafts: DraftUsage = field(default_factory=DraftUsage)
     finish_reason: str = ""
-    arrival: float = field(default_factory=time.monotonic)
+    arrival: float = field(default_factory=lambda: time.monotonic())
     started: float = 0.0
     first_token: float = 0.0
 

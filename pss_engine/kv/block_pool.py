@@ -97,10 +97,10 @@ class BlockPool:
 
     def check(self) -> None:
         """Raise if the books do not balance: each block is free once, cached once, or referred to."""
-        idle = [*self._free, *self._cached]
-        if len(set(idle)) != len(idle):
+        idle = {*self._free, *self._cached}
+        if len(idle) != len(self._free) + len(self._cached):
             raise ValueError(f"pool {self.name}: a block is free twice")
-        wrong = [b for b, references in enumerate(self._references) if (references == 0) != (b in set(idle))]
+        wrong = [b for b, references in enumerate(self._references) if (references == 0) != (b in idle)]
         if wrong:
             raise ValueError(f"pool {self.name}: blocks {wrong[:8]} are both free and in use, or neither")
         if {key: block for block, key in self._key_of.items()} != self._block_of or set(self._free) & set(self._key_of):

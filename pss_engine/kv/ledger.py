@@ -15,7 +15,7 @@ class CallUsage:
 
     ``kv_peak_bytes`` counts tokens: (prompt + generated tokens whose keys were stored) x bytes per token; the last
     sampled token is never stored. ``kv_peak_bytes_allocated`` counts whole blocks, also those shared with other calls.
-    X
+    ``kv_allocated_bytes`` adds up every block newly allocated to the call, also those allocated again after a
     preemption; blocks that the prefix cache had when the call (last) started are in ``kv_reused_blocks`` instead. Of
     its tokens ``cached_tokens`` were not run at all, ``cached_shared_tokens`` not below the cut.
     """

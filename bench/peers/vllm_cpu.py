@@ -1,0 +1,47 @@
+"""vLLM's CPU build with its multi-LoRA; it tells no time of the first token offline, so tokens per second only."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
+
+from bench.serving import Served
+from pss_engine.models.source import ModelSource
+
+NAME = f"vllm {importlib.metadata.version('vllm')}"
+MAX_RANK = 32
+
+
+class Server:
+    def __init__(self, source: ModelSource, adapters: Mapping[str, Path], max_tokens: int) -> None:
+        self._model = LLM(
+            str(source.path),
+            skip_tokenizer_init=True,
+            dtype="float32",
+            enforce_eager=True,
+            max_model_len=max_tokens,
+            enable_prefix_caching=False,
+            enable_lora=True,
+            max_loras=len(adapters),
+            max_lora_rank=MAX_RANK,
+        )
+        self._adapters = {
+            name: LoRARequest(name, number, str(folder)) for number, (name, folder) in enumerate(adapters.items(), 1)
+        }
+
+    def serve(self, prompts: Sequence[Sequence[int]], sessions: Sequence[str], max_new_tokens: int) -> Served:
+        params = SamplingParams(temperature=0, max_tokens=max_new_tokens, ignore_eos=True, detokenize=False)
+        start = time.perf_counter()
+        outputs = self._model.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+            params,
+            lora_request=[self._adapters[session] for session in sessions],
+            use_tqdm=False,
+        )
+        seconds = time.perf_counter() - start
+        return Served([list(output.outputs[0].token_ids) for output in outputs], [], [], seconds)
