@@ -10,6 +10,7 @@
 #include "cpu/lora_bgmv.h"
 #include "cpu/memory.h"
 #include "cpu/paged_attention.h"
+#include "cpu/peak.h"
 #include "cpu/store_kv.h"
 #ifdef PSS_WITH_CUDA
 #include "cuda/device.h"
@@ -115,9 +116,11 @@ PYBIND11_MODULE(_C, m) {
   m.def("with_cuda", &with_cuda, "Whether the CUDA part was built.");
   m.def("with_openmp", &with_openmp, "Whether rows run on several threads.");
   m.def("device_count", &device_count, "CUDA devices that the CUDA part can use; 0 without a driver.");
-  m.def("advise_huge_pages", &advise_huge_pages, "Back memory that is not yet written with huge pages, if they are to be had.");
+  m.def("advise_huge_pages", &advise_huge_pages, "Huge pages for memory not yet written, if they are to be had.");
+  m.def("release_free_memory", &pss::release_free_memory, "What was freed goes back to the system.");
   const py::call_guard<py::gil_scoped_release> without_gil;
   m.def("lora_bgmv", &lora_bgmv, without_gil);
+  m.def("run_multiply_adds", &pss::run_multiply_adds, without_gil, "How many were run; to be timed from outside.");
   m.def("linear", &linear, without_gil);
   m.def("paged_attention", &paged_attention, without_gil);
   m.def("store_kv", &store_kv, without_gil);

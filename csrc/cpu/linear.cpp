@@ -11,8 +11,8 @@
 namespace pss {
 namespace {
 
-// Multiply-adds of one row below which one thread is as fast: its weights pass by in some ten microseconds.
-constexpr int64_t kSerialWeights = 1 << 16;
+// Multiply-adds of one row below which one thread is as fast: its weights pass by in some fifty microseconds.
+constexpr int64_t kSerialWeights = 1 << 18;
 // Packed inputs that are held at a time: 16 MiB.
 constexpr int64_t kMaxPacked = 1 << 22;
 

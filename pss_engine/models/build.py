@@ -73,6 +73,7 @@ def build(
             progress(index + 1, config.num_layers)
     norm = read("model.norm.weight", h)
     head = rows if tied else pack(read("lm_head.weight", v, h))
+    pack.finish()
     return Transformer(config, num_session_layers, rope, rows, layers, norm, Linear(head))
 
 

@@ -38,6 +38,13 @@ class WeightPacker:
         memory, self._memory = self._memory[:size], self._memory[size:]
         return PackedWeight.pack(weight, memory)
 
+    def finish(self) -> None:
+        """Give what loading has used and freed back to the system: it is a good part of a small model's size."""
+        if self._packs:
+            from pss_engine.ops.cpp import release_free_memory
+
+            release_free_memory()
+
 
 def _huge(num_elements: int) -> Tensor:
     """Uninitialised float32 elements that begin at a huge page."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -138,41 +138,52 @@ def _check_paged_attention(
     window: int | None = None,
 ) -> None:
     # Runs once a layer and step: attribute reads only; the text of an error is made when there is one.
-    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
-    tensors |= {"block_tables": block_tables, "query_starts": query_starts, "context_lens": context_lens}
+    tensors = (q, k_cache, v_cache, block_tables, query_starts, context_lens)
+    shape, cache_shape, table_shape = q.shape, k_cache.shape, block_tables.shape
     if (
-        q.dim() != 3
-        or k_cache.dim() != 4
-        or v_cache.shape != k_cache.shape
-        or k_cache.shape[3] != q.shape[2]
-        or q.shape[1] % k_cache.shape[2]
-        or block_tables.dim() != 2
-        or context_lens.shape != (block_tables.shape[0],)
-        or query_starts.shape != (block_tables.shape[0] + 1,)
+        len(shape) != 3
+        or len(cache_shape) != 4
+        or v_cache.shape != cache_shape
+        or cache_shape[3] != shape[2]
+        or shape[1] % cache_shape[2]
+        or len(table_shape) != 2
+        or context_lens.shape != table_shape[:1]
+        or query_starts.shape != (table_shape[0] + 1,)
     ):
-        found = {name: list(t.shape) for name, t in tensors.items()}
         expected = "[T, N, D], [blocks, P, K, D], [blocks, P, K, D], [B, M], [B + 1], [B], N a multiple of K"
-        raise misfit("paged_attention", "shapes", found, expected)
-    integers = (block_tables, query_starts, context_lens)
+        raise misfit("paged_attention", "shapes", _each(lambda t: list(t.shape), tensors), expected)
     if (
         q.dtype not in FLOATS
         or k_cache.dtype not in FLOATS
         or v_cache.dtype != k_cache.dtype
-        or any(t.dtype != torch.int32 for t in integers)
+        or not (block_tables.dtype == query_starts.dtype == context_lens.dtype == torch.int32)
     ):
         expected = "float32, bfloat16 or float16; the caches alike in one of them; int32; int32; int32"
-        raise misfit("paged_attention", "dtypes", {name: t.dtype for name, t in tensors.items()}, expected)
-    if not (rows_contiguous(q) and all(t.is_contiguous() for t in (k_cache, v_cache, *integers))):
+        raise misfit("paged_attention", "dtypes", _each(lambda t: t.dtype, tensors), expected)
+    if not (
+        rows_contiguous(q)
+        and k_cache.is_contiguous()
+        and v_cache.is_contiguous()
+        and block_tables.is_contiguous()
+        and query_starts.is_contiguous()
+        and context_lens.is_contiguous()
+    ):
         expected = "contiguous heads of a token of q, all else contiguous"
-        raise misfit("paged_attention", "strides", {name: t.stride() for name, t in tensors.items()}, expected)
-    if any(t.device != q.device for t in tensors.values()):
-        raise misfit(
-            "paged_attention", "devices", {name: t.device for name, t in tensors.items()}, "one device for all"
-        )
+        raise misfit("paged_attention", "strides", _each(lambda t: t.stride(), tensors), expected)
+    device = q.device
+    if not (k_cache.device == device == v_cache.device) or not (
+        block_tables.device == query_starts.device == context_lens.device == device
+    ):
+        raise misfit("paged_attention", "devices", _each(lambda t: t.device, tensors), "one device for all")
     if window is not None and window < 1:
         raise ConfigError(f"paged_attention: window {window} must be at least 1, or None")
     if needs_gradient(q):
         raise ConfigError("paged_attention: no gradient flows through the cache; call it under torch.no_grad()")
+
+
+def _each(read: Callable[[Tensor], object], tensors: Sequence[Tensor]) -> dict[str, object]:
+    names = ("q", "k_cache", "v_cache", "block_tables", "query_starts", "context_lens")
+    return dict(zip(names, map(read, tensors), strict=True))
 
 
 paged_attention = Op(

@@ -14,6 +14,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 def rows_contiguous(t: Tensor) -> bool:
     """Whether everything after the first dimension lies as in a contiguous tensor, whatever the stride between rows."""
+    if t.is_contiguous():
+        return True
     expected = 1
     for size, stride in zip(reversed(t.shape[1:]), reversed(t.stride()[1:]), strict=True):
         if size > 1 and stride != expected:

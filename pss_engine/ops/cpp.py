@@ -160,3 +160,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def advise_huge_pages(memory: Tensor) -> None:
     """Back a contiguous tensor that is not yet written with huge pages, if the system gives them."""
     _C.advise_huge_pages(memory.data_ptr(), memory.numel() * memory.element_size())
+
+
+def release_free_memory() -> None:
+    """Give memory that was freed but kept by the allocator back to the system."""
+    _C.release_free_memory()

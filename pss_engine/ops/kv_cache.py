@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -31,18 +33,17 @@ def _store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: T
 
 def _check_store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:
     # Runs once a layer and step: attribute reads only; the text of an error is made when there is one.
-    tensors = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "kv_rows": kv_rows}
-    num_tokens, heads = k.shape[0], k.shape[1:]
+    shape, cache_shape = k.shape, k_cache.shape
     if (
-        k.dim() != 3
-        or v.shape != k.shape
-        or k_cache.dim() != 4
-        or k_cache.shape[2:] != heads
-        or v_cache.shape != k_cache.shape
-        or kv_rows.shape != (num_tokens,)
+        len(shape) != 3
+        or v.shape != shape
+        or len(cache_shape) != 4
+        or cache_shape[2:] != shape[1:]
+        or v_cache.shape != cache_shape
+        or kv_rows.shape != shape[:1]
     ):
-        found = {name: list(t.shape) for name, t in tensors.items()}
-        raise misfit("store_kv", "shapes", found, "[T, K, D], [T, K, D], [blocks, P, K, D], [blocks, P, K, D], [T]")
+        expected = "[T, K, D], [T, K, D], [blocks, P, K, D], [blocks, P, K, D], [T]"
+        raise misfit("store_kv", "shapes", _each(lambda t: list(t.shape), k, v, k_cache, v_cache, kv_rows), expected)
     if (
         k.dtype not in FLOATS
         or k_cache.dtype not in FLOATS
@@ -51,7 +52,7 @@ def _check_store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_r
         or kv_rows.dtype != torch.int64
     ):
         expected = "k and v, and the caches, alike in float32, bfloat16 or float16; int64"
-        raise misfit("store_kv", "dtypes", {name: t.dtype for name, t in tensors.items()}, expected)
+        raise misfit("store_kv", "dtypes", _each(lambda t: t.dtype, k, v, k_cache, v_cache, kv_rows), expected)
     if not (
         rows_contiguous(k)
         and rows_contiguous(v)
@@ -60,11 +61,17 @@ def _check_store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_r
         and kv_rows.is_contiguous()
     ):
         expected = "contiguous heads of a token, caches and kv_rows"
-        raise misfit("store_kv", "strides", {name: t.stride() for name, t in tensors.items()}, expected)
-    if any(t.device != k.device for t in tensors.values()):
-        raise misfit("store_kv", "devices", {name: t.device for name, t in tensors.items()}, "one device for all")
+        raise misfit("store_kv", "strides", _each(lambda t: t.stride(), k, v, k_cache, v_cache, kv_rows), expected)
+    device = k.device
+    if not (v.device == device == k_cache.device == v_cache.device == kv_rows.device):
+        found = _each(lambda t: t.device, k, v, k_cache, v_cache, kv_rows)
+        raise misfit("store_kv", "devices", found, "one device for all")
     if needs_gradient(k, v):
         raise ConfigError("store_kv: no gradient flows through the cache; call it under torch.no_grad()")
+
+
+def _each(read: Callable[[Tensor], object], *tensors: Tensor) -> dict[str, object]:
+    return dict(zip(("k", "v", "k_cache", "v_cache", "kv_rows"), map(read, tensors), strict=True))
 
 
 store_kv = Op(
