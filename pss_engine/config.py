@@ -26,6 +26,7 @@ class EngineConfig:
         max_overtakes: requests with a state that may pass one whose state is not ready; then they wait for it.
         prefix_caching: keep blocks of finished requests for those that begin with the same tokens.
         max_draft_tokens: tokens verified in one step beyond the next, where a state has a readout; 0 = off.
+        cuda_graphs: on CUDA, capture decode steps when the engine is made, then only replay them; reserves a KV block.
         state_dtype: how resident factors are kept: ``float32``, ``bfloat16``, ``float16`` or ``auto`` (the model's).
     """
 
@@ -40,6 +41,7 @@ class EngineConfig:
     max_overtakes: int = 64
     prefix_caching: bool = True
     max_draft_tokens: int = 8
+    cuda_graphs: bool = True
     state_dtype: str = "auto"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,11 @@ class EngineCounters:
     """What an engine did since it was made.
 
     Attributes:
-        num_steps: forwards.
+        num_steps: forwards; each was either replayed or run eagerly.
+        num_graph_captures: decode steps captured, all of them when the engine was made.
+        num_graph_replays, num_eager_steps: forwards by how they ran.
+        num_compiled_in_service: Triton kernels compiled (or read from disk) in the process since the engine was made,
+            counted where it captures its decode steps.
         num_tokens: tokens run through the session layers.
         num_shared_tokens: those of them that ran through the shared layers too; the rest had their hidden state cached.
         num_state_tokens: those of them that ran with a session state.
@@ -22,6 +26,10 @@ class EngineCounters:
     """
 
     num_steps: int = 0
+    num_graph_captures: int = 0
+    num_graph_replays: int = 0
+    num_eager_steps: int = 0
+    num_compiled_in_service: int = 0
     num_tokens: int = 0
     num_shared_tokens: int = 0
     num_state_tokens: int = 0

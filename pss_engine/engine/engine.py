@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable
 
 from pss_engine.config import EngineConfig
 from pss_engine.engine.admission import Admission
+from pss_engine.engine.cuda_graphs import Graphs
 from pss_engine.engine.detokenizer import Detokenizer
 from pss_engine.engine.drafting import Drafter
+from pss_engine.engine.graph_runner import GraphRunner
 from pss_engine.engine.model_runner import ModelRunner
-from pss_engine.engine.parts import kv_geometry, state_slots
+from pss_engine.engine.parts import decode_graphs, kv_geometry, state_slots
 from pss_engine.engine.registry import IDLE_WAIT_S, StateRegistry
 from pss_engine.engine.request import Request, RequestOutput
 from pss_engine.engine.sampler import TokenSampler, verify
@@ -28,19 +30,29 @@ class Engine:
     """Decodes many requests in one batch, each with its own session state or with the base model.
 
     Not thread-safe: call it from one thread.
+
+    Args:
+        graphs: how decode steps are captured; None: in CUDA graphs where they can be had and the config wants them.
+
+    Attributes:
+        why_no_graphs: why all steps run eagerly; empty where decode steps are replayed from graphs.
     """
 
-    def __init__(self, model: LoadedModel, config: EngineConfig | None = None) -> None:
+    def __init__(self, model: LoadedModel, config: EngineConfig | None = None, graphs: Graphs | None = None) -> None:
         self.model, self.config = model, config or EngineConfig()
         self.counters = EngineCounters()
         geometry = kv_geometry(model, self.config)
         num_blocks = Admission.num_blocks(geometry, self.config)
-        self.memory = KVMemory(geometry, num_blocks, self.config.prefix_caching)
+        graphs, self.why_no_graphs = (graphs, "") if graphs else decode_graphs(model, self.config)
+        # the rows that pad a captured batch live in a block of their own
+        num_usable = num_blocks - 1 if graphs else num_blocks
+        self.memory = KVMemory(geometry, num_usable, self.config.prefix_caching)
         self.slots = state_slots(model, self.config)
         self.states = StateRegistry(model, self.slots, self.config.max_rank)
         self._admission = Admission(model, self.config, self.memory.max_tokens)
         cache = KVCache(geometry, num_blocks, model.config.hidden_size, model.dtype, model.device)
-        self._runner = ModelRunner(model, cache, self.slots, self.counters)
+        replays = self._graph_runner(graphs, cache) if graphs else None
+        self._runner = ModelRunner(model, cache, self.slots, self.counters, replays)
         self._scheduler = Scheduler(self.config, self._take_slot, self._give_slot)
         self._live: dict[str, Sequence] = {}
         self._undelivered: list[RequestOutput] = []
@@ -179,6 +191,12 @@ class Engine:
         """Raise unless blocks, ledger and slots balance."""
         self.memory.check(self._live)
         self.slots.check()
+
+    def _graph_runner(self, graphs: Graphs, cache: KVCache) -> GraphRunner:
+        longest = min(self._admission.max_context, self.memory.max_tokens)
+        return GraphRunner(
+            graphs, self.model, cache, self.slots, self.counters, self.config.max_num_seqs, max(1, longest)
+        )
 
     # inside a step
 

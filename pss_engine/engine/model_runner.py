@@ -10,6 +10,8 @@ from torch import Tensor
 
 from pss_engine.engine.adapters import StateAdapters
 from pss_engine.engine.attention import PagedAttention
+from pss_engine.engine.cuda_graphs import num_compiled_kernels
+from pss_engine.engine.graph_runner import GraphRunner
 from pss_engine.engine.scheduler import Chunk
 from pss_engine.kv import SESSION, SHARED, KVCache
 from pss_engine.metrics import EngineCounters
@@ -33,22 +35,48 @@ class Span:
 
 
 class ModelRunner:
-    """Owns the cache tensors and the slots' view of a step; decides nothing."""
+    """Owns the cache tensors and the slots' view of a step; decides nothing.
 
-    def __init__(self, model: LoadedModel, cache: KVCache, slots: StateSlots, counters: EngineCounters) -> None:
+    Args:
+        graphs: replays the steps that it takes; None: all steps run eagerly.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        cache: KVCache,
+        slots: StateSlots,
+        counters: EngineCounters,
+        graphs: GraphRunner | None = None,
+    ) -> None:
         self._model, self._cache, self._slots, self._counters = model, cache, slots, counters
+        self._graphs = graphs
+        self._num_compiled = num_compiled_kernels()
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> list[Tensor]:
-        """For each chunk that completes, in order: logits [1 + draft, V] of its last pending token and its draft."""
+        """For each chunk that completes, in order: logits [1 + draft, V] of its last pending token and its draft.
+
+        They are valid until the next run.
+        """
+        slots = self._checked_slots(chunks)
+        if self._graphs is not None and self._graphs.takes(chunks):
+            logits = self._graphs.run(chunks, slots)
+        else:
+            logits = self._run_eagerly(chunks, slots)
+            self._counters.num_eager_steps += 1
+            if self._graphs is not None:
+                self._counters.num_compiled_in_service = num_compiled_kernels() - self._num_compiled
+        self._counters.num_steps += 1
+        self._counters.num_tokens += sum(chunk.num_tokens for chunk in chunks)
+        return list(logits.split([1 + len(chunk.draft) for chunk in chunks if chunk.completes]))
+
+    def _run_eagerly(self, chunks: Sequence[Chunk], slots: Sequence[int]) -> Tensor:
         spans = [Span(c, c.sequence.num_stored, c.sequence.num_stored + c.num_tokens) for c in chunks]
         positions = self._positions(spans)
         batch = self._batch(spans, positions, self._attention(SESSION, spans, positions))
-        batch = replace(batch, adapters=self._adapters(chunks), logit_rows=self._logit_rows(chunks))
-        logits = self._model.transformer.session(batch, self._hidden(spans, positions))
-        self._counters.num_steps += 1
-        self._counters.num_tokens += len(positions)
-        return list(logits.split([1 + len(chunk.draft) for chunk in chunks if chunk.completes]))
+        batch = replace(batch, adapters=self._adapters(chunks, slots), logit_rows=self._logit_rows(chunks))
+        return self._model.transformer.session(batch, self._hidden(spans, positions))
 
     def _hidden(self, spans: Sequence[Span], positions: Tensor) -> Tensor:
         """The hidden state at the cut [T, H]: run through the shared layers, or cached with their blocks."""
@@ -87,15 +115,17 @@ class ModelRunner:
                 rows += range(end - 1 - len(chunk.draft), end)
         return torch.tensor(rows, dtype=torch.int64, device=self._model.device)
 
-    def _adapters(self, chunks: Sequence[Chunk]) -> StateAdapters | None:
-        slot_ids: list[int] = []
+    def _checked_slots(self, chunks: Sequence[Chunk]) -> list[int]:
+        """Of each chunk the slot of its state, which it still holds; -1 = base model."""
         for chunk in chunks:
-            ref = chunk.sequence.slot
-            if ref is not None:
-                self._slots.check_ref(ref)
+            if chunk.sequence.slot is not None:
+                self._slots.check_ref(chunk.sequence.slot)
                 self._counters.num_state_tokens += chunk.num_tokens
-            slot_ids += [ref.slot if ref else -1] * chunk.num_tokens
-        if all(slot < 0 for slot in slot_ids):
+        return [chunk.sequence.slot.slot if chunk.sequence.slot else -1 for chunk in chunks]
+
+    def _adapters(self, chunks: Sequence[Chunk], slots: Sequence[int]) -> StateAdapters | None:
+        if all(slot < 0 for slot in slots):
             return None
+        slot_ids = [slot for slot, chunk in zip(slots, chunks, strict=True) for _ in range(chunk.num_tokens)]
         ids = torch.tensor(slot_ids, dtype=torch.int32, device=self._model.device)
         return StateAdapters(self._slots, ids, self._model.config, self._counters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pss_engine.config import EngineConfig
+from pss_engine.engine.cuda_graphs import CudaGraphs, Graphs, why_no_graphs
 from pss_engine.kv import SESSION, SHARED, KVGeometry
 from pss_engine.models import LoadedModel
 from pss_engine.models.loader import DTYPES
@@ -19,6 +20,12 @@ def kv_geometry(model: LoadedModel, config: EngineConfig) -> KVGeometry:
         block_size=config.block_size,
         hidden_size=model.config.hidden_size,
     )
+
+
+def decode_graphs(model: LoadedModel, config: EngineConfig) -> tuple[Graphs | None, str]:
+    """How decode steps are captured, or None and why they are not."""
+    reason = why_no_graphs(model.device, config.cuda_graphs)
+    return (None, reason) if reason else (CudaGraphs(), "")
 
 
 def state_slots(model: LoadedModel, config: EngineConfig) -> StateSlots:

@@ -29,8 +29,10 @@ def _paged_attention(
     and sees the positions up to its own, the last ``window`` of them where a window is set. With its scores
     ``s_j = scale * q . k_j`` it gets ``sum_j exp(s_j) v_j / sum_j exp(s_j)``, in float32, rounded to q's dtype.
 
-    On ``cpp`` a token's bits depend on the token, its position and its context alone: not on the other rows, nor on how
-    the context was cut into calls. The reference uses torch's attention, whose order of summation may change.
+    On ``cpp`` and ``triton`` a token's bits depend on the token, its position and its context alone: not on the other
+    rows, nor on how the context was cut into calls. The reference uses torch's attention, whose order of summation may
+    change. Where q is bfloat16 or float16, ``triton`` rounds ``exp(s_j)`` to it before it is multiplied with ``v_j``,
+    as tensor cores take it, and reads nothing back to the host: on CUDA wrong values go unnoticed.
 
     Args:
         q: [T, N, D] float32, bfloat16 or float16, packed over the B rows; the heads of a token contiguous.
@@ -190,5 +192,6 @@ paged_attention = Op(
     "paged_attention",
     _paged_attention,
     Impl("cpp", "pss_engine.ops.cpp:paged_attention", devices=("cpu",)),
+    Impl("triton", "pss_engine.kernels.paged_attention:paged_attention", devices=("cuda",)),
     check=_check_paged_attention,
 )

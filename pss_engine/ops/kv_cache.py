@@ -18,7 +18,8 @@ def _store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: T
     Args:
         k, v: [T, K, D]; the heads of a token contiguous, any stride between tokens.
         k_cache, v_cache: [num_blocks, P, K, D] contiguous.
-        kv_rows: [T] int64 = block * P + offset in the block; no row twice.
+        kv_rows: [T] int64 = block * P + offset in the block; no row twice, but for equal keys and values. On CUDA it
+            is not read back: on ``triton`` a token whose row is out of range is left out.
 
     Raises:
         ConfigError: a shape, dtype, stride or device outside this contract; on the CPU a row out of range too.
@@ -75,5 +76,9 @@ def _each(read: Callable[[Tensor], object], *tensors: Tensor) -> dict[str, objec
 
 
 store_kv = Op(
-    "store_kv", _store_kv, Impl("cpp", "pss_engine.ops.cpp:store_kv", devices=("cpu",)), check=_check_store_kv
+    "store_kv",
+    _store_kv,
+    Impl("cpp", "pss_engine.ops.cpp:store_kv", devices=("cpu",)),
+    Impl("triton", "pss_engine.kernels.store_kv:store_kv", devices=("cuda",)),
+    check=_check_store_kv,
 )

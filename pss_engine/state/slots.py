@@ -22,7 +22,7 @@ from pss_engine.state.loader import Loader
 from pss_engine.state.lru import SlotLRU, SlotRef
 from pss_engine.state.row_order import RowOrder, shares_host_memory
 from pss_engine.state.rows import StateRows, TargetSlots
-from pss_engine.state.shape import StateShape
+from pss_engine.state.shape import StateShape, TargetKey
 
 
 class StateSlots:
@@ -169,6 +169,11 @@ class StateSlots:
     def view(self, layer: int, module: str) -> TargetSlots | None:
         """The slots of one linear layer, or None if no resident state touches it and nothing needs to be launched."""
         return self._views[layer, module] if self._num_touching.get((layer, module)) else None
+
+    @property
+    def views(self) -> Mapping[TargetKey, TargetSlots]:
+        """The slots of all adapted layers, whatever is resident; their addresses never change, as a capture needs."""
+        return self._views
 
     @property
     def counters(self) -> StateCounters:
