@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pss_engine.errors import ConfigError
 from pss_engine.models import Message
 
-NUM_SEGMENTS = 4
+NUM_SEGMENTS = 8
+MIN_LETTERS = 4
 NUM_TERMS = 12
 
 
@@ -36,10 +37,11 @@ class SessionTargets:
 
 
 def extract_targets(turns: Sequence[Message]) -> SessionTargets:
-    """Targets from plain chat by rule: the terms that set the last quarter of the history apart from the rest.
+    """Targets from plain chat by rule: the terms that set the last eighth of the history apart from the rest.
 
-    Terms are scored ``tf * log(segments / segments that have it)`` over quarters of the history; z- is the same for the
-    first quarter. Words that a name, a digit or a hyphen marks as an identifier count double.
+    Terms are scored ``tf * log(segments / segments that have it)`` over eighths of the history; z- is the same for the
+    first one. Words that a digit, a hyphen or a capital inside marks as identifiers count double; other words of less
+    than four letters are left out.
     """
     segments = _segments([turn["content"] for turn in turns])
     counts = [Counter(_terms(segment)) for segment in segments]
@@ -59,7 +61,10 @@ def _segments(texts: Sequence[str]) -> list[str]:
 def _terms(text: str) -> Iterable[str]:
     for match in re.finditer(r"[A-Za-z0-9][\w.-]*\w|\w{3,}", text):
         word = match.group()
-        yield word if _identifier(word) else word.lower()
+        if _identifier(word):
+            yield word
+        elif len(word) >= MIN_LETTERS:
+            yield word.lower()
 
 
 def _identifier(word: str) -> bool:
@@ -72,8 +77,8 @@ def _distinctive(counts: Sequence[Counter[str]], index: int) -> list[str]:
     def score(term: str) -> float:
         spread = sum(term in segment for segment in counts)
         # a history of one segment has no other to stand apart from: frequency alone ranks its terms
-        rarity = math.log((1 + num_segments) / spread)
-        return counts[index][term] * rarity * (2.0 if _identifier(term) else 1.0) * min(1.0, len(term) / 6)
+        rarity = math.log(num_segments / spread) if num_segments > 1 else 1.0
+        return counts[index][term] * rarity * (2.0 if _identifier(term) else 1.0)
 
     best = sorted(counts[index], key=lambda term: (-score(term), term))[:NUM_TERMS]
     order = list(counts[index])
