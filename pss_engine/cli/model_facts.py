@@ -44,7 +44,7 @@ class ModelFacts:
             "path": self.path,
             "config": asdict(self.config),
             "cut": {"shared_layers": groups["shared"], "session_layers": groups["session"]},
-            "lora_targets": {name: [t.in_features, t.out_features] for name, t in self.config.lora_targets.items()},
+            "lora_targets": {name: list(shape) for name, shape in self.config.lora_shapes.items()},
             "kv_dtype": self.dtype,
             "kv_bytes_per_token": {
                 **{g: self.geometry.token_bytes(g) for g in groups},

@@ -30,7 +30,7 @@ def decode_graphs(model: LoadedModel, config: EngineConfig) -> tuple[Graphs | No
 
 def state_slots(model: LoadedModel, config: EngineConfig) -> StateSlots:
     return StateSlots(
-        {name: (t.in_features, t.out_features) for name, t in model.config.lora_targets.items()},
+        model.config.lora_shapes,
         model.transformer.session_layers,
         config.num_state_slots,
         config.max_rank,

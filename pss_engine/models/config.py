@@ -114,6 +114,11 @@ class ModelConfig:
             rows += [("down_proj", i, h, "down", 0)]
         return {row[0]: LoraTarget(*row) for row in rows}
 
+    @property
+    def lora_shapes(self) -> dict[str, tuple[int, int]]:
+        """(in_features, out_features) of each target, as the states' memory takes them."""
+        return {name: (target.in_features, target.out_features) for name, target in self.lora_targets.items()}
+
     @cached_property
     def lora_targets_of(self) -> dict[str, tuple[LoraTarget, ...]]:
         """The same targets, grouped by the engine's linear that contains them."""

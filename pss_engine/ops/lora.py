@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
+from pss_engine.ops.contract import FLOATS, misfit, needs_gradient, rows_contiguous
 from pss_engine.ops.dispatch import Impl, Op
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _ARGUMENTS = ("y", "x", "lora_a", "lora_b", "scaling", "ranks", "slot_ids")
 
 
@@ -65,10 +65,10 @@ def _check_lora_bgmv(
     tensors = (y, x, lora_a, lora_b, scaling, ranks, slot_ids)
     if not _shapes_fit(*tensors):
         expected = "[T, H_out], [T, H_in], [S, R, H_in], [S, H_out, R], [S], [S], [T]"
-        raise _misfit("shapes", [list(t.shape) for t in tensors], expected)
+        raise misfit("lora_bgmv", "shapes", _each(tensors, lambda t: list(t.shape)), expected)
     if (
-        y.dtype not in _DTYPES
-        or lora_a.dtype not in _DTYPES
+        y.dtype not in FLOATS
+        or lora_a.dtype not in FLOATS
         or x.dtype != y.dtype
         or lora_b.dtype != lora_a.dtype
         or scaling.dtype != torch.float32
@@ -76,24 +76,28 @@ def _check_lora_bgmv(
         or slot_ids.dtype != torch.int32
     ):
         expected = "y and x, and lora_a and lora_b, alike in float32, bfloat16 or float16; float32; int32; int32"
-        raise _misfit("dtypes", [t.dtype for t in tensors], expected)
+        raise misfit("lora_bgmv", "dtypes", _each(tensors, lambda t: t.dtype), expected)
     if not (
-        _rows_contiguous(y)
-        and _rows_contiguous(x)
+        rows_contiguous(y)
+        and rows_contiguous(x)
         and (y.stride(0) >= y.size(1) or y.size(0) <= 1)
-        and _slots_contiguous(lora_a)
-        and _slots_contiguous(lora_b)
+        and rows_contiguous(lora_a)
+        and rows_contiguous(lora_b)
         and scaling.is_contiguous()
         and ranks.is_contiguous()
         and slot_ids.is_contiguous()
     ):
         expected = "contiguous rows of y and x, slots of lora_a and lora_b, vectors; rows of y apart from each other"
-        raise _misfit("strides", [t.stride() for t in tensors], expected)
+        raise misfit("lora_bgmv", "strides", _each(tensors, lambda t: t.stride()), expected)
     if any(t.device != y.device for t in tensors):
-        raise _misfit("devices", [t.device for t in tensors], "one device for all")
-    if torch.is_grad_enabled() and (y.requires_grad or x.requires_grad or lora_a.requires_grad or lora_b.requires_grad):
+        raise misfit("lora_bgmv", "devices", _each(tensors, lambda t: t.device), "one device for all")
+    if needs_gradient(y, x, lora_a, lora_b):
         expected = "none: no gradient flows through this op, call it under torch.no_grad()"
-        raise _misfit("tensors that require grad", [t.requires_grad for t in tensors], expected)
+        raise misfit("lora_bgmv", "tensors that require grad", _each(tensors, lambda t: t.requires_grad), expected)
+
+
+def _each(tensors: Sequence[Tensor], read: Callable[[Tensor], object]) -> dict[str, object]:
+    return {name: read(tensor) for name, tensor in zip(_ARGUMENTS, tensors, strict=True)}
 
 
 def _shapes_fit(
@@ -108,20 +112,6 @@ def _shapes_fit(
         and scaling.shape == ranks.shape == (num_slots,)
         and slot_ids.shape == (num_rows,)
     )
-
-
-def _rows_contiguous(t: Tensor) -> bool:
-    return t.stride(1) == 1 or t.size(1) <= 1
-
-
-def _slots_contiguous(t: Tensor) -> bool:
-    _, rows, columns = t.shape
-    return (t.stride(2) == 1 or columns <= 1) and (t.stride(1) == columns or rows <= 1)
-
-
-def _misfit(what: str, found: Sequence[object], expected: str) -> ConfigError:
-    named = ", ".join(f"{name} {value}" for name, value in zip(_ARGUMENTS, found, strict=True))
-    return ConfigError(f"lora_bgmv: {what} do not fit: {named}; expected {expected}")
 
 
 lora_bgmv = Op(

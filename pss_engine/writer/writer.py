@@ -30,8 +30,7 @@ class Writer:
     def shape(self) -> StateShape:
         """Where this model takes states."""
         config = self.model.config
-        targets = {name: (t.in_features, t.out_features) for name, t in config.lora_targets.items()}
-        return StateShape(config.num_layers, targets, self.model.transformer.num_shared_layers)
+        return StateShape(config.num_layers, config.lora_shapes, self.model.transformer.num_shared_layers)
 
     def write(
         self,
