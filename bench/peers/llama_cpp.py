@@ -15,7 +15,7 @@ from bench.serving import Served
 from pss_engine.models.source import ModelSource
 
 NAME = f"llama.cpp {importlib.metadata.version('llama-cpp-python')}"
-NOTE = "the base model with its quantised weights: it takes no PEFT adapters, and none by request"
+NOTE = "the base model with its quantised weights, without adapters: an upper bound on one adapter after another"
 
 
 class Server:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import vllm
+from transformers import PreTrainedModel
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 
+from bench.peers.peft_writer import load
 from bench.serving import Served
 from pss_engine.models.source import ModelSource
 
-NAME = f"vllm {importlib.metadata.version('vllm')}"
+NAME = f"vllm {vllm.__version__}"
 MAX_RANK = 32
+KV_CACHE_GIB = 1
 
 
 class Server:
     def __init__(self, source: ModelSource, adapters: Mapping[str, Path], max_tokens: int) -> None:
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(KV_CACHE_GIB))
+        self._folder = tempfile.TemporaryDirectory(prefix="pss-bench-vllm-")
+        _save_plain(load(source), self._folder.name)
         self._model = LLM(
-            str(source.path),
+            self._folder.name,
             skip_tokenizer_init=True,
             dtype="float32",
             enforce_eager=True,
@@ -45,3 +53,11 @@ class Server:
         )
         seconds = time.perf_counter() - start
         return Served([list(output.outputs[0].token_ids) for output in outputs], [], [], seconds)
+
+
+def _save_plain(model: PreTrainedModel, folder: str) -> None:
+    """A folder of float32 weights: transformers refuses to save what came from a GGUF file as long as it says so."""
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+        model.hf_quantizer = None
+    model.save_pretrained(folder)
