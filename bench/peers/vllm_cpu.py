@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 import vllm
 from transformers import PreTrainedModel
 from vllm import LLM, SamplingParams
@@ -27,6 +28,7 @@ class Server:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(KV_CACHE_GIB))
         self._folder = tempfile.TemporaryDirectory(prefix="pss-bench-vllm-")
         _save_plain(load(source), self._folder.name)
+        threads = torch.get_num_threads()
         self._model = LLM(
             self._folder.name,
             skip_tokenizer_init=True,
@@ -38,6 +40,7 @@ class Server:
             max_loras=len(adapters),
             max_lora_rank=MAX_RANK,
         )
+        torch.set_num_threads(threads)  # vLLM computes in a process of its own, and leaves one thread to this one
         self._adapters = {
             name: LoRARequest(name, number, str(folder)) for number, (name, folder) in enumerate(adapters.items(), 1)
         }
