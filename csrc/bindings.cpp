@@ -3,7 +3,10 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <tuple>
+#include <vector>
 
+#include "cpu/decoder.h"
 #include "cpu/decoder_rows.h"
 #include "cpu/isa.h"
 #include "cpu/linear.h"
@@ -36,9 +39,16 @@ void lora_bgmv(uintptr_t y, uintptr_t x, uintptr_t lora_a, uintptr_t lora_b, uin
 }
 
 void linear(uintptr_t y, uintptr_t x, uintptr_t packed, uintptr_t bias, int64_t num_rows, int64_t in_features,
-            int64_t out_features, int64_t y_stride, int64_t x_stride, int weight_type) {
+            int64_t out_features, int64_t y_stride, int64_t x_stride, int format,
+            bool int8_rows) {
   pss::linear({pointer<float>(y), pointer<float>(x), pointer<void>(packed), pointer<float>(bias), num_rows, in_features,
-               out_features, y_stride, x_stride, pss::DType(weight_type)});
+               out_features, y_stride, x_stride, pss::WeightFormat(format), int8_rows});
+}
+
+void gather_rows(uintptr_t y, uintptr_t ids, uintptr_t packed, int64_t num_rows, int64_t in_features,
+                 int64_t out_features, int format) {
+  pss::gather_rows({pointer<float>(y), pointer<int64_t>(ids), pointer<void>(packed), num_rows, in_features,
+                    out_features, pss::WeightFormat(format)});
 }
 
 void paged_attention(uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache, uintptr_t block_tables,
@@ -73,7 +83,40 @@ void silu_mul(uintptr_t y, uintptr_t x, int64_t num_rows, int64_t size, int64_t 
 void apply_rope(uintptr_t y, uintptr_t x, uintptr_t cos, uintptr_t sin, int64_t num_rows, int64_t num_heads,
                 int64_t head_dim, int64_t half, int64_t x_stride, int type) {
   pss::apply_rope({pointer<void>(y), pointer<void>(x), pointer<float>(cos), pointer<float>(sin), num_rows, num_heads,
-                   head_dim, half, x_stride, pss::DType(type)});
+                   head_dim, half, num_heads * head_dim, x_stride, pss::DType(type)});
+}
+
+// A projection: (packed, bias, out_features, format) of its parts.
+using PartTuple = std::tuple<uintptr_t, uintptr_t, int64_t, int>;
+
+pss::Projection projection(const std::vector<PartTuple>& parts, int64_t in_features) {
+  pss::Projection found{{}, {}, in_features, 0};
+  for (const auto& [packed, bias, out_features, format] : parts) {
+    found.parts.push_back({pointer<void>(packed), pointer<float>(bias), out_features, pss::WeightFormat(format)});
+    found.out_features += out_features;
+  }
+  return found;
+}
+
+void add_target(pss::Projection& projection, uintptr_t lora_a, uintptr_t lora_b, uintptr_t scaling, uintptr_t ranks,
+                int64_t num_slots, int64_t max_rank, int64_t in_features, int64_t out_features, int64_t a_stride,
+                int64_t b_stride, int lora_type, int64_t offset) {
+  pss::LoraBgmv op{};
+  op.lora_a = pointer<void>(lora_a), op.lora_b = pointer<void>(lora_b);
+  op.scaling = pointer<float>(scaling), op.ranks = pointer<int32_t>(ranks);
+  op.num_slots = num_slots, op.max_rank = max_rank, op.in_features = in_features, op.out_features = out_features;
+  op.a_stride = a_stride, op.b_stride = b_stride;
+  op.row_type = pss::DType::f32, op.lora_type = pss::DType(lora_type);
+  projection.targets.push_back({op, offset});
+}
+
+int64_t run_decoder(const pss::Decoder& decoder, uintptr_t hidden, uintptr_t cos, uintptr_t sin, uintptr_t kv_rows,
+                    uintptr_t block_tables, uintptr_t query_starts, uintptr_t context_lens, uintptr_t slot_ids,
+                    int64_t num_tokens, int64_t num_rows, int64_t max_blocks, int64_t first, int64_t last) {
+  return decoder.run({pointer<float>(hidden), pointer<float>(cos), pointer<float>(sin), pointer<int64_t>(kv_rows),
+                      pointer<int32_t>(block_tables), pointer<int32_t>(query_starts), pointer<int32_t>(context_lens),
+                      pointer<int32_t>(slot_ids), num_tokens, num_rows, max_blocks},
+                     first, last);
 }
 
 void advise_huge_pages(uintptr_t address, int64_t bytes) { pss::advise_huge_pages(pointer<void>(address), bytes); }
@@ -106,7 +149,7 @@ bool with_openmp() {
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "C++ and CUDA kernels of pss_engine. Import torch first: both use one OpenMP runtime.";
-  m.def("isa", [] { return pss::isa_name(pss::isa()); }, "Instruction set in use: scalar, neon, avx2 or avx512.");
+  m.def("isa", [] { return pss::isa_name(pss::isa()); }, "Instruction set in use: scalar, neon, neon_dot, avx2, avx512 or avx512_vnni.");
   m.def("set_isa", &pss::set_isa, "Use another of supported_isas() from now on.");
   m.def("supported_isas", [] {
     std::vector<std::string> names;
@@ -122,9 +165,31 @@ PYBIND11_MODULE(_C, m) {
   m.def("lora_bgmv", &lora_bgmv, without_gil);
   m.def("run_multiply_adds", &pss::run_multiply_adds, without_gil, "How many were run; to be timed from outside.");
   m.def("linear", &linear, without_gil);
+  m.def("gather_rows", &gather_rows, without_gil);
   m.def("paged_attention", &paged_attention, without_gil);
   m.def("store_kv", &store_kv, without_gil);
   m.def("rms_norm", &rms_norm, without_gil);
   m.def("silu_mul", &silu_mul, without_gil);
   m.def("apply_rope", &apply_rope, without_gil);
+
+  py::class_<pss::Projection>(m, "Projection", "A packed linear of a decoder layer, with the states that add to it.")
+      .def(py::init(&projection))
+      .def("add_target", &add_target);
+  py::class_<pss::DecoderLayer>(m, "DecoderLayer")
+      .def(py::init([](uintptr_t input_norm, uintptr_t post_norm, const pss::Projection& qkv, const pss::Projection& o,
+                       const pss::Projection& gate_up, const pss::Projection& down, uintptr_t k_cache,
+                       uintptr_t v_cache, int64_t window) {
+        return pss::DecoderLayer{pointer<float>(input_norm), pointer<float>(post_norm), qkv, o, gate_up, down,
+                                 pointer<void>(k_cache), pointer<void>(v_cache), window};
+      }));
+  py::class_<pss::Decoder>(m, "Decoder", "Decoder layers that run in one call.")
+      .def(py::init([](int64_t hidden_size, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
+                       int64_t intermediate_size, int64_t half_rotary, int64_t num_blocks, int64_t block_size,
+                       int cache_type, float eps, float scale, bool int8_rows,
+                       const std::vector<pss::DecoderLayer>& layers) {
+        return pss::Decoder({hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, half_rotary, num_blocks,
+                             block_size, pss::DType(cache_type), eps, scale, int8_rows},
+                            layers);
+      }))
+      .def("run", &run_decoder, without_gil);
 }

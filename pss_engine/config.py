@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pss_engine.errors import ConfigError
 
 MIB = 1024 * 1024
+CHOICES = {"state_dtype": ("auto", "float32", "bfloat16", "float16"), "activations": ("auto", "float32", "int8")}
 MAY_BE_ZERO = ("max_context", "max_overtakes", "max_draft_tokens")
 
 
@@ -27,6 +28,9 @@ class EngineConfig:
         prefix_caching: keep blocks of finished requests for those that begin with the same tokens.
         max_draft_tokens: tokens verified in one step beyond the next, where a state has a readout; 0 = off.
         cuda_graphs: on CUDA, capture decode steps when the engine is made, then only replay them; reserves a KV block.
+        fused_layers: on the CPU, run the layers of a step in one call; off: op by op, with the same bits.
+        activations: what rows are taken in before quantised weights: ``float32`` gives the bits of the dequantised
+            weights; ``int8`` is faster, in groups of 32 features with exact dot products; ``auto``: int8.
         state_dtype: how resident factors are kept: ``float32``, ``bfloat16``, ``float16`` or ``auto`` (the model's).
     """
 
@@ -42,6 +46,8 @@ class EngineConfig:
     prefix_caching: bool = True
     max_draft_tokens: int = 8
     cuda_graphs: bool = True
+    fused_layers: bool = True
+    activations: str = "auto"
     state_dtype: str = "auto"
 
     def __post_init__(self) -> None:
@@ -55,6 +61,6 @@ class EngineConfig:
                 f"max_batched_tokens {self.max_batched_tokens} is less than max_num_seqs {self.max_num_seqs}:"
                 " every running request needs one token a step"
             )
-        choices = ("auto", "float32", "bfloat16", "float16")
-        if self.state_dtype not in choices:
-            raise ConfigError(f"state_dtype {self.state_dtype!r} is unknown; choices: {', '.join(choices)}")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} {getattr(self, name)!r} is unknown; choices: {', '.join(choices)}")

@@ -13,6 +13,7 @@ class EngineCounters:
         num_steps: forwards; each was either replayed or run eagerly.
         num_graph_captures: decode steps captured, all of them when the engine was made.
         num_graph_replays, num_eager_steps: forwards by how they ran.
+        num_fused_steps: eager ones whose layers ran a side of the cut at a time.
         num_compiled_in_service: Triton kernels compiled (or read from disk) in the process since the engine was made,
             counted where it captures its decode steps.
         num_tokens: tokens run through the session layers.
@@ -29,6 +30,7 @@ class EngineCounters:
     num_graph_captures: int = 0
     num_graph_replays: int = 0
     num_eager_steps: int = 0
+    num_fused_steps: int = 0
     num_compiled_in_service: int = 0
     num_tokens: int = 0
     num_shared_tokens: int = 0

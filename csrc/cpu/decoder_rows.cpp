@@ -27,4 +27,10 @@ void silu_mul(const SiluMul& op) { run(op, PSS_SELECT_ISA(silu_mul_row), kExpWor
 
 void apply_rope(const Rope& op) { run(op, PSS_SELECT_ISA(apply_rope_row), op.num_heads * op.head_dim); }
 
+void rms_norm(const RmsNorm& op, int64_t row) { PSS_SELECT_ISA(rms_norm_row)(op, row); }
+
+void silu_mul(const SiluMul& op, int64_t row) { PSS_SELECT_ISA(silu_mul_row)(op, row); }
+
+void apply_rope(const Rope& op, int64_t row) { PSS_SELECT_ISA(apply_rope_row)(op, row); }
+
 }  // namespace pss

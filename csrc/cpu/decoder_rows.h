@@ -18,6 +18,7 @@ struct RmsNorm {
   DType type;
 };
 void rms_norm(const RmsNorm& op);
+void rms_norm(const RmsNorm& op, int64_t row);
 
 // y[t, i] = silu(x[t, i]) * x[t, I + i]
 struct SiluMul {
@@ -27,16 +28,18 @@ struct SiluMul {
   DType type;
 };
 void silu_mul(const SiluMul& op);
+void silu_mul(const SiluMul& op, int64_t row);
 
 // Pairs (i, i + half) of each head turned by the angle of the row; what lies past 2 * half is copied.
 struct Rope {
-  void* y;            // [T, heads, D] contiguous
+  void* y;            // [T, heads, D]; may be x
   const void* x;      // [T, heads, D]
   const float* cos;   // [T, half] contiguous
   const float* sin;
-  int64_t num_rows, num_heads, head_dim, half, x_stride;
+  int64_t num_rows, num_heads, head_dim, half, y_stride, x_stride;
   DType type;
 };
 void apply_rope(const Rope& op);
+void apply_rope(const Rope& op, int64_t row);
 
 }  // namespace pss

@@ -28,6 +28,8 @@ inline float float_of(uint32_t u) {
 
 inline float to_float(float v) { return v; }
 
+inline float to_float(int8_t v) { return float(v); }
+
 inline float to_float(bf16 v) { return float_of(uint32_t(v.bits) << 16); }
 
 inline float to_float(f16 v) {

@@ -24,6 +24,7 @@
 
 namespace pss {
 
+#define PSS_DOT 0
 namespace scalar {
 namespace {
 #include "cpu/vec/scalar.h"
@@ -49,6 +50,17 @@ namespace {
 }  // namespace
 }  // namespace avx512
 PSS_TARGET_END
+
+#undef PSS_DOT
+#define PSS_DOT 1
+PSS_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
+namespace avx512_vnni {
+namespace {
+#include "cpu/vec/avx512.h"
+#include PSS_EACH_ISA
+}  // namespace
+}  // namespace avx512_vnni
+PSS_TARGET_END
 #elif defined(__aarch64__)
 namespace neon {
 namespace {
@@ -56,18 +68,33 @@ namespace {
 #include PSS_EACH_ISA
 }  // namespace
 }  // namespace neon
+
+#undef PSS_DOT
+#define PSS_DOT 1
+PSS_TARGET_BEGIN("arch=armv8.2-a+dotprod")
+namespace neon_dot {
+namespace {
+#include "cpu/vec/neon.h"
+#include PSS_EACH_ISA
+}  // namespace
+}  // namespace neon_dot
+PSS_TARGET_END
 #endif
 
 }  // namespace pss
 
 // The version of `function` for the instruction set in use.
 #if defined(__x86_64__)
-#define PSS_SELECT_ISA(function)                             \
-  (pss::isa() == pss::Isa::avx512 ? &pss::avx512::function   \
-   : pss::isa() == pss::Isa::avx2 ? &pss::avx2::function     \
-                                  : &pss::scalar::function)
+#define PSS_SELECT_ISA(function)                                     \
+  (pss::isa() == pss::Isa::avx512_vnni ? &pss::avx512_vnni::function \
+   : pss::isa() == pss::Isa::avx512    ? &pss::avx512::function      \
+   : pss::isa() == pss::Isa::avx2      ? &pss::avx2::function        \
+                                       : &pss::scalar::function)
 #elif defined(__aarch64__)
-#define PSS_SELECT_ISA(function) (pss::isa() == pss::Isa::neon ? &pss::neon::function : &pss::scalar::function)
+#define PSS_SELECT_ISA(function)                               \
+  (pss::isa() == pss::Isa::neon_dot ? &pss::neon_dot::function \
+   : pss::isa() == pss::Isa::neon   ? &pss::neon::function     \
+                                    : &pss::scalar::function)
 #else
 #define PSS_SELECT_ISA(function) (&pss::scalar::function)
 #endif

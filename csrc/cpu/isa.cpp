@@ -3,6 +3,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace pss {
 namespace {
@@ -17,11 +21,16 @@ std::vector<Isa> detect() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     levels.push_back(Isa::avx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
       levels.push_back(Isa::avx512);
+      if (__builtin_cpu_supports("avx512vnni")) levels.push_back(Isa::avx512_vnni);
+    }
   }
 #elif defined(__aarch64__)
   levels.push_back(Isa::neon);  // part of the baseline
+#if defined(__linux__)
+  if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) levels.push_back(Isa::neon_dot);
+#endif
 #endif
   return levels;
 }
@@ -45,8 +54,10 @@ const std::vector<Isa>& supported_isas() {
 const char* isa_name(Isa level) {
   switch (level) {
     case Isa::neon: return "neon";
+    case Isa::neon_dot: return "neon_dot";
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
+    case Isa::avx512_vnni: return "avx512_vnni";
     default: return "scalar";
   }
 }

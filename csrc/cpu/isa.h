@@ -5,7 +5,7 @@
 
 namespace pss {
 
-enum class Isa : int { scalar, neon, avx2, avx512 };
+enum class Isa : int { scalar, neon, neon_dot, avx2, avx512, avx512_vnni };
 
 // The level in use: the highest that this processor runs, or the one PSS_CPU_ISA names.
 // Throws std::invalid_argument if that name is unknown or this processor cannot run it.

@@ -1,6 +1,11 @@
 #include "cpu/linear.h"
 
 #include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
 
 #include "cpu/arena.h"
 #include "cpu/parallel.h"
@@ -16,6 +21,8 @@ constexpr int64_t kSerialWeights = 1 << 18;
 // Packed inputs that are held at a time: 16 MiB.
 constexpr int64_t kMaxPacked = 1 << 22;
 
+struct Dequantized;
+
 // Panels of one piece of work: a multiple of what the widest tiles take, or less where threads would go without.
 int64_t piece_panels(int64_t num_panels, int threads) {
   for (int64_t panels : {12, 6, 3})
@@ -25,31 +32,67 @@ int64_t piece_panels(int64_t num_panels, int threads) {
 
 }  // namespace
 
-void linear(const Linear& op) {
-  const auto block = PSS_SELECT_ISA(linear_block);
-  const auto pack = PSS_SELECT_ISA(linear_pack_rows);
-  const int64_t row_block = PSS_SELECT_ISA(linear_row_block)();
-  const int64_t num_panels = (op.out_features + 15) / 16;
-  const int64_t max_rows = std::max(row_block, kMaxPacked / op.in_features / row_block * row_block);
-  for (int64_t start = 0; start < op.num_rows; start += max_rows) {
-    const int64_t rows = std::min(max_rows, op.num_rows - start), blocks = (rows + row_block - 1) / row_block;
-    const auto rows_of = [&](int64_t b) { return std::min(row_block, rows - b * row_block); };
-    const int threads = num_threads(num_panels * blocks, rows * op.in_features * op.out_features, kSerialWeights);
-    const float* x = op.x + start * op.x_stride;  // one row is packed as it is
-    if (rows > 1) {
-      float* packed = scratch<Linear>(rows * op.in_features);
-      for_each_row(blocks, num_threads(blocks, rows * op.in_features), [&](int, int64_t b) {
-        pack(op, start + b * row_block, rows_of(b), packed + b * row_block * op.in_features);
-      });
-      x = packed;
-    }
-    const int64_t step = piece_panels(num_panels * blocks, threads) , ranges = (num_panels + step - 1) / step;
-    for_each_row(ranges * blocks, threads, [&](int, int64_t piece) {
-      const int64_t first = piece / blocks * step, b = piece % blocks;
-      block(op, x + b * row_block * op.in_features, start + b * row_block, rows_of(b), first,
-            std::min(first + step, num_panels));
+int64_t LinearPlan::packed_words(const Linear& op) {
+  return op.num_rows > 1 || op.int8_rows ? op.num_rows * PSS_SELECT_ISA(linear_row_words)(op) : 0;
+}
+
+LinearPlan::LinearPlan(const Linear& op, int threads, float* packed)
+    : op_(op), packed_(packed), row_block_(PSS_SELECT_ISA(linear_row_block)()),
+      row_words_(PSS_SELECT_ISA(linear_row_words)(op)), num_panels_((op.out_features + kPanel - 1) / kPanel) {
+  blocks_ = (op.num_rows + row_block_ - 1) / row_block_;
+  num_packs_ = packed_words(op) ? op.num_rows : 0;
+  if (num_packs_ == 0) packed_ = const_cast<float*>(op.x);  // one row of floats is packed as it is
+  if (num_packs_ > row_block_) num_packs_ = blocks_;         // enough to do for every thread: whole blocks are faster
+  step_ = piece_panels(num_panels_ * blocks_, threads);
+  ranges_ = (num_panels_ + step_ - 1) / step_;
+}
+
+void LinearPlan::pack(int64_t i) const {
+  const int64_t block = num_packs_ == op_.num_rows ? 0 : i, first = block * row_block_;
+  const int64_t rows = std::min(row_block_, op_.num_rows - first);
+  float* out = packed_ + first * row_words_;
+  if (num_packs_ == op_.num_rows)
+    PSS_SELECT_ISA(linear_pack_row)(op_, rows, i, out);
+  else
+    PSS_SELECT_ISA(linear_pack_rows)(op_, first, rows, out);
+}
+
+void LinearPlan::run(int64_t piece) const {
+  const int64_t first = piece / blocks_ * step_, row = piece % blocks_ * row_block_;
+  PSS_SELECT_ISA(linear_block)(op_, packed_ + row * row_words_, row, std::min(row_block_, op_.num_rows - row), first,
+                               std::min(first + step_, num_panels_),
+                               scratch<Dequantized>(PSS_SELECT_ISA(linear_scratch)()));
+}
+
+void linear(const Linear& whole) {
+  const int64_t row_block = PSS_SELECT_ISA(linear_row_block)(), row_words = PSS_SELECT_ISA(linear_row_words)(whole);
+  const int64_t max_rows = std::max(row_block, kMaxPacked / row_words / row_block * row_block);
+  for (int64_t start = 0; start < whole.num_rows; start += max_rows) {
+    Linear op = whole;
+    op.num_rows = std::min(max_rows, whole.num_rows - start);
+    op.x += start * op.x_stride;
+    op.y += start * op.y_stride;
+    const int64_t pieces = (op.out_features + kPanel - 1) / kPanel * ((op.num_rows + row_block - 1) / row_block);
+    const int threads = num_threads(pieces, op.num_rows * op.in_features * op.out_features, kSerialWeights);
+    float* packed = scratch<Linear>(LinearPlan::packed_words(op));
+    with_team(threads, [&](Team& team) {
+      const LinearPlan plan(op, threads, packed);
+      if (plan.num_packs()) team.for_each(plan.num_packs(), [&](int64_t i) { plan.pack(i); });
+      team.for_each(plan.num_pieces(), [&](int64_t i) { plan.run(i); });
     });
   }
+}
+
+void gather_rows(const GatherRows& op) {
+  for (int64_t t = 0; t < op.num_rows; ++t)
+    if (op.ids[t] < 0 || op.ids[t] >= op.out_features)
+      throw std::invalid_argument("gather_rows: ids[" + std::to_string(t) + "] = " + std::to_string(op.ids[t]) +
+                                  ", must be 0 to " + std::to_string(op.out_features - 1));
+  const auto gather_row = PSS_SELECT_ISA(gather_row);
+  const int threads = num_threads(op.num_rows, op.num_rows * op.in_features * kPanel);
+  for_each_row(op.num_rows, threads, [&](int, int64_t t) {
+    gather_row(op, t, scratch<Dequantized>(op.in_features * kPanel));
+  });
 }
 
 }  // namespace pss

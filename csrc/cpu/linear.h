@@ -1,24 +1,56 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/dtype.h"
+#include "cpu/weight_format.h"
 
 namespace pss {
 
-// y[t, n] = sum_k x[t, k] W[n, k] + bias[n], W packed in panels of 16 columns: packed[n / 16][k][n % 16], the last one
-// padded. Strides count floats; rows of x and y are contiguous.
+// y[t, n] = sum_k x[t, k] W[n, k] + bias[n], W packed in panels of 16 columns, the last one padded. Strides count floats;
+// rows of x and y are contiguous.
 struct Linear {
   float* y;
   const float* x;
-  const void* packed;   // [ceil(N / 16), K, 16]
+  const void* packed;   // [ceil(N / 16)] panels
   const float* bias;    // [N] or null
   int64_t num_rows, in_features, out_features;
   int64_t y_stride, x_stride;
-  DType weight_type;
+  WeightFormat format;
+  bool int8_rows;       // quantised weights only: x in int8 by groups of 32, summed by integer dot products
 };
 
 // Each output is one chain of multiply-adds over k from 0 up, in float: its bits depend on its own row and column
-// alone, not on the other rows, their number, or the number of threads.
+// alone, not on the other rows, their number, or the number of threads. A quantised weight gives the bits of its
+// dequantised copy, unless the rows are taken in int8 too.
 void linear(const Linear& op);
+
+// The same in pieces, for who has threads at hand: all packs, then all pieces, each in any order.
+class LinearPlan {
+ public:
+  // Words that `packed` must have.
+  static int64_t packed_words(const Linear& op);
+
+  LinearPlan(const Linear& op, int threads, float* packed);
+
+  int64_t num_packs() const { return num_packs_; }
+  void pack(int64_t i) const;
+  int64_t num_pieces() const { return ranges_ * blocks_; }
+  void run(int64_t piece) const;
+
+ private:
+  Linear op_;
+  float* packed_;
+  int64_t num_packs_, blocks_, row_block_, row_words_, num_panels_, step_, ranges_;
+};
+
+// y[t] = W[ids[t]], N x K weights as a table of rows; y [T, K] contiguous. Throws std::invalid_argument for an id out of
+// range; y is untouched then.
+struct GatherRows {
+  float* y;
+  const int64_t* ids;
+  const void* packed;
+  int64_t num_rows, in_features, out_features;
+  WeightFormat format;
+};
+void gather_rows(const GatherRows& op);
 
 }  // namespace pss

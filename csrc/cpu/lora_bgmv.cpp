@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
+#include "cpu/arena.h"
 #include "cpu/parallel.h"
 
 #define PSS_EACH_ISA "cpu/lora_bgmv.inc"
@@ -12,9 +12,10 @@
 
 namespace pss {
 namespace {
+struct LowRows;
+}  // namespace
 
-// The multiply-adds that the rows ask for, after checking that every index stays in its tensor.
-int64_t checked_work(const LoraBgmv& op) {
+int64_t check(const LoraBgmv& op) {
   for (int64_t s = 0; s < op.num_slots; ++s)
     if (op.ranks[s] < 0 || op.ranks[s] > op.max_rank)
       throw std::invalid_argument("lora_bgmv: ranks[" + std::to_string(s) + "] = " + std::to_string(op.ranks[s]) +
@@ -30,18 +31,26 @@ int64_t checked_work(const LoraBgmv& op) {
   return work;
 }
 
-}  // namespace
+void lora_shrink(const LoraBgmv& op, int64_t row, float* low) {
+  const int64_t slot = op.slot_ids[row];
+  if (slot >= 0 && op.ranks[slot] > 0)
+    PSS_SELECT_ISA(lora_shrink_row)(op, row, scratch<LoraBgmv>(op.in_features), low);
+}
+
+void lora_expand(const LoraBgmv& op, int64_t row, const float* low) {
+  const int64_t slot = op.slot_ids[row];
+  if (slot >= 0 && op.ranks[slot] > 0)
+    PSS_SELECT_ISA(lora_expand_row)(op, row, scratch<LoraBgmv>(op.out_features), low);
+}
 
 void lora_bgmv(const LoraBgmv& op) {
-  const int64_t work = checked_work(op);
+  const int64_t work = check(op);
   if (work == 0) return;
-  const auto lora_row = PSS_SELECT_ISA(lora_row);
   const int threads = num_threads(op.num_rows, work);
-  const int64_t scratch_size = op.max_rank + std::max(op.in_features, op.out_features);
-  std::vector<float> scratch(scratch_size * threads);
-  for_each_row(op.num_rows, threads, [&](int thread, int64_t t) {
-    const int64_t slot = op.slot_ids[t];
-    if (slot >= 0 && op.ranks[slot] > 0) lora_row(op, t, scratch.data() + thread * scratch_size);
+  for_each_row(op.num_rows, threads, [&](int, int64_t t) {
+    float* low = scratch<LowRows>(op.max_rank);
+    lora_shrink(op, t, low);
+    lora_expand(op, t, low);
   });
 }
 

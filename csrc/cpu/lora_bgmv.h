@@ -26,4 +26,10 @@ struct LoraBgmv {
 // y is untouched then.
 void lora_bgmv(const LoraBgmv& op);
 
+// The same in two loops over the rows, for who has threads at hand: all shrinks, then all expands. `low` [max_rank] of a
+// row is what goes from one to the other. `check` throws as lora_bgmv does and returns the multiply-adds.
+int64_t check(const LoraBgmv& op);
+void lora_shrink(const LoraBgmv& op, int64_t row, float* low);
+void lora_expand(const LoraBgmv& op, int64_t row, const float* low);
+
 }  // namespace pss

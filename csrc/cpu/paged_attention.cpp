@@ -7,6 +7,7 @@
 
 #include "cpu/arena.h"
 #include "cpu/parallel.h"
+#include "cpu/weight_format.h"
 
 #define PSS_EACH_ISA "cpu/paged_attention.inc"
 #include "cpu/each_isa.h"
@@ -23,25 +24,6 @@ constexpr int64_t kMaxFeatures = 512;
 [[noreturn]] void refuse(const std::string& name, int64_t index, int64_t value, const std::string& expected) {
   throw std::invalid_argument("paged_attention: " + name + "[" + std::to_string(index) + "] = " + std::to_string(value) +
                               ", must be " + expected);
-}
-
-// Checks that every index stays in its tensor.
-void check(const PagedAttention& op) {
-  const int64_t max_context = op.max_blocks * op.block_size;
-  for (int64_t b = 0; b < op.num_rows; ++b) {
-    const int64_t start = op.query_starts[b], end = op.query_starts[b + 1], context = op.context_lens[b];
-    if (b == 0 && start != 0) refuse("query_starts", 0, start, "0");
-    if (end < start) refuse("query_starts", b + 1, end, "at least " + std::to_string(start) + ", the one before");
-    if (context < end - start || context > max_context)
-      refuse("context_lens", b, context, std::to_string(end - start) + " (the new tokens) to " +
-                                             std::to_string(max_context) + " (all blocks of the table)");
-    const int64_t first = std::max<int64_t>(0, context - (end - start) + 1 - op.window);
-    for (int64_t i = first / op.block_size; i * op.block_size < context && start < end; ++i)
-      if (const int64_t block = op.block_tables[b * op.max_blocks + i]; block < 0 || block >= op.num_blocks)
-        refuse("block_tables[" + std::to_string(b) + "]", i, block, "0 to " + std::to_string(op.num_blocks - 1));
-  }
-  if (op.query_starts[op.num_rows] != op.num_tokens)
-    refuse("query_starts", op.num_rows, op.query_starts[op.num_rows], std::to_string(op.num_tokens) + ", the tokens");
 }
 
 // Pieces of all rows under `num_heads` key heads each. The longest contexts, at the end of a prefill, come first.
@@ -62,28 +44,58 @@ std::vector<AttentionPiece> cut(const PagedAttention& op, int64_t max_tokens, in
 
 }  // namespace
 
-void paged_attention(const PagedAttention& op) {
-  check(op);
-  const int64_t group = op.num_heads / op.num_kv_heads;
-  int64_t work = 0, longest = 1;
+// Checks that every index stays in its tensor.
+void check(const PagedAttention& op) {
+  const int64_t max_context = op.max_blocks * op.block_size;
   for (int64_t b = 0; b < op.num_rows; ++b) {
-    const int64_t tokens = op.query_starts[b + 1] - op.query_starts[b];
-    work += tokens * std::min<int64_t>(op.context_lens[b], op.window) * op.num_heads * op.head_dim * 2;
-    longest = std::max(longest, tokens);
+    const int64_t start = op.query_starts[b], end = op.query_starts[b + 1], context = op.context_lens[b];
+    if (b == 0 && start != 0) refuse("query_starts", 0, start, "0");
+    if (end < start) refuse("query_starts", b + 1, end, "at least " + std::to_string(start) + ", the one before");
+    if (context < end - start || context > max_context)
+      refuse("context_lens", b, context, std::to_string(end - start) + " (the new tokens) to " +
+                                             std::to_string(max_context) + " (all blocks of the table)");
+    const int64_t first = std::max<int64_t>(0, context - (end - start) + 1 - op.window);
+    for (int64_t i = first / op.block_size; i * op.block_size < context && start < end; ++i)
+      if (const int64_t block = op.block_tables[b * op.max_blocks + i]; block < 0 || block >= op.num_blocks)
+        refuse("block_tables[" + std::to_string(b) + "]", i, block, "0 to " + std::to_string(op.num_blocks - 1));
   }
+  if (op.query_starts[op.num_rows] != op.num_tokens)
+    refuse("query_starts", op.num_rows, op.query_starts[op.num_rows], std::to_string(op.num_tokens) + ", the tokens");
+}
+
+int AttentionPlan::worth_threads(const PagedAttention& op) {
+  int64_t work = 0;
+  for (int64_t b = 0; b < op.num_rows; ++b)
+    work += (op.query_starts[b + 1] - op.query_starts[b]) * std::min<int64_t>(op.context_lens[b], op.window) *
+            op.num_heads * op.head_dim * 2;
+  return num_threads(op.num_tokens * op.num_kv_heads, work);
+}
+
+AttentionPlan::AttentionPlan(const PagedAttention& op, int threads) {
+  const int64_t group = op.num_heads / op.num_kv_heads;
+  int64_t longest = 1;
+  for (int64_t b = 0; b < op.num_rows; ++b)
+    longest = std::max<int64_t>(longest, op.query_starts[b + 1] - op.query_starts[b]);
   const int64_t max_tokens = std::min(longest, std::max<int64_t>(1, kMaxLines / group));
-  const int threads = num_threads(op.num_tokens * op.num_kv_heads, work);
   // Heads of a token lie side by side: together they stream from memory, as long as each thread still has its share.
   int64_t num_heads = std::min({op.num_kv_heads, kMaxLines / (group * max_tokens), kMaxFeatures / op.head_dim});
   num_heads = std::max<int64_t>(1, num_heads);
   const int64_t wanted = threads == 1 ? 1 : 2 * threads;
   while (num_heads > 1 && (op.num_tokens + max_tokens - 1) / max_tokens * (op.num_kv_heads / num_heads) < wanted)
     num_heads /= 2;
-  const std::vector<AttentionPiece> pieces = cut(op, max_tokens, num_heads);
-  const auto attend = PSS_SELECT_ISA(attend);
-  const int64_t size = PSS_SELECT_ISA(attention_scratch)(max_tokens * group * num_heads, op.head_dim);
-  for_each_piece(int64_t(pieces.size()), threads,
-                 [&](int64_t i) { attend(op, pieces[i], scratch<PagedAttention>(size)); });
+  pieces_ = cut(op, max_tokens, num_heads);
+  scratch_size_ = PSS_SELECT_ISA(attention_scratch)(max_tokens * group * num_heads, op.head_dim);
+}
+
+void AttentionPlan::run(const PagedAttention& op, int64_t piece) const {
+  PSS_SELECT_ISA(attend)(op, pieces_[piece], scratch<PagedAttention>(scratch_size_));
+}
+
+void paged_attention(const PagedAttention& op) {
+  check(op);
+  const int threads = AttentionPlan::worth_threads(op);
+  const AttentionPlan plan(op, threads);
+  for_each_piece(plan.num_pieces(), threads, [&](int64_t i) { plan.run(op, i); });
 }
 
 }  // namespace pss

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "cpu/dtype.h"
 
@@ -28,9 +29,30 @@ struct PagedAttention {
 // out is untouched then.
 void paged_attention(const PagedAttention& op);
 
+// Throws as paged_attention does.
+void check(const PagedAttention& op);
+
 // Some tokens of one row under some key heads: one piece of work.
 struct AttentionPiece {
   int64_t row, first_token, num_tokens, first_position, first_head, num_heads;
+};
+
+// The same in pieces, in any order, for who has threads at hand. What has been checked is not checked again; the
+// pieces are good for every layer of one window.
+class AttentionPlan {
+ public:
+  AttentionPlan(const PagedAttention& op, int threads);
+
+  int64_t num_pieces() const { return int64_t(pieces_.size()); }
+  // `op` may have other caches, q and out than the one that was planned.
+  void run(const PagedAttention& op, int64_t piece) const;
+
+  // Threads worth waking for it.
+  static int worth_threads(const PagedAttention& op);
+
+ private:
+  std::vector<AttentionPiece> pieces_;
+  int64_t scratch_size_;
 };
 
 }  // namespace pss

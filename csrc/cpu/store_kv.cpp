@@ -17,35 +17,41 @@ void copy(const From* from, int64_t size, To* to) {
 }
 
 template <class Row, class Cache>
-void store_of(const StoreKV& op) {
-  for (int64_t t = 0; t < op.num_tokens; ++t) {
-    const int64_t at = op.kv_rows[t] * op.row_size;
-    copy(static_cast<const Row*>(op.k) + t * op.k_stride, op.row_size, static_cast<Cache*>(op.k_cache) + at);
-    copy(static_cast<const Row*>(op.v) + t * op.v_stride, op.row_size, static_cast<Cache*>(op.v_cache) + at);
-  }
+void store_of(const StoreKV& op, int64_t t) {
+  const int64_t at = op.kv_rows[t] * op.row_size;
+  copy(static_cast<const Row*>(op.k) + t * op.k_stride, op.row_size, static_cast<Cache*>(op.k_cache) + at);
+  copy(static_cast<const Row*>(op.v) + t * op.v_stride, op.row_size, static_cast<Cache*>(op.v_cache) + at);
 }
 
 template <class Row>
-void store_with(const StoreKV& op) {
+void store_with(const StoreKV& op, int64_t t) {
   switch (op.cache_type) {
-    case DType::f32: return store_of<Row, float>(op);
-    case DType::bf16: return store_of<Row, bf16>(op);
-    case DType::f16: return store_of<Row, f16>(op);
+    case DType::f32: return store_of<Row, float>(op, t);
+    case DType::bf16: return store_of<Row, bf16>(op, t);
+    case DType::f16: return store_of<Row, f16>(op, t);
   }
 }
 
 }  // namespace
 
-void store_kv(const StoreKV& op) {
+void check(const StoreKV& op) {
   for (int64_t t = 0; t < op.num_tokens; ++t)
     if (op.kv_rows[t] < 0 || op.kv_rows[t] >= op.num_cache_rows)
       throw std::invalid_argument("store_kv: kv_rows[" + std::to_string(t) + "] = " + std::to_string(op.kv_rows[t]) +
                                   ", must be 0 to " + std::to_string(op.num_cache_rows - 1));
+}
+
+void store_kv(const StoreKV& op, int64_t t) {
   switch (op.row_type) {
-    case DType::f32: return store_with<float>(op);
-    case DType::bf16: return store_with<bf16>(op);
-    case DType::f16: return store_with<f16>(op);
+    case DType::f32: return store_with<float>(op, t);
+    case DType::bf16: return store_with<bf16>(op, t);
+    case DType::f16: return store_with<f16>(op, t);
   }
+}
+
+void store_kv(const StoreKV& op) {
+  check(op);
+  for (int64_t t = 0; t < op.num_tokens; ++t) store_kv(op, t);
 }
 
 }  // namespace pss

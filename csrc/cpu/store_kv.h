@@ -19,4 +19,8 @@ struct StoreKV {
 // Throws std::invalid_argument for a cache row out of range; the caches are untouched then.
 void store_kv(const StoreKV& op);
 
+// Token by token, for who has threads at hand; `check` throws as above.
+void check(const StoreKV& op);
+void store_kv(const StoreKV& op, int64_t token);
+
 }  // namespace pss

@@ -11,9 +11,10 @@ from pss_engine.engine.admission import Admission
 from pss_engine.engine.cuda_graphs import Graphs
 from pss_engine.engine.detokenizer import Detokenizer
 from pss_engine.engine.drafting import Drafter
+from pss_engine.engine.fused_transformer import FusedTransformer, why_not_fused
 from pss_engine.engine.graph_runner import GraphRunner
 from pss_engine.engine.model_runner import ModelRunner
-from pss_engine.engine.parts import decode_graphs, kv_geometry, state_slots
+from pss_engine.engine.parts import decode_graphs, kv_geometry, state_slots, with_activations
 from pss_engine.engine.registry import IDLE_WAIT_S, StateRegistry
 from pss_engine.engine.request import Request, RequestOutput
 from pss_engine.engine.sampler import TokenSampler, verify
@@ -36,11 +37,15 @@ class Engine:
 
     Attributes:
         why_no_graphs: why all steps run eagerly; empty where decode steps are replayed from graphs.
+        why_not_fused: why layers run op by op; empty where eager steps run a side of the cut in one call.
+        activations: what rows are taken in before quantised weights, ``float32`` or ``int8``.
     """
 
     def __init__(self, model: LoadedModel, config: EngineConfig | None = None, graphs: Graphs | None = None) -> None:
-        self.model, self.config = model, config or EngineConfig()
+        self.config = config or EngineConfig()
+        self.model, self.activations = with_activations(model, self.config)
         self.counters = EngineCounters()
+        model = self.model
         geometry = kv_geometry(model, self.config)
         num_blocks = Admission.num_blocks(geometry, self.config)
         graphs, self.why_no_graphs = (graphs, "") if graphs else decode_graphs(model, self.config)
@@ -52,7 +57,9 @@ class Engine:
         self._admission = Admission(model, self.config, self.memory.max_tokens)
         cache = KVCache(geometry, num_blocks, model.config.hidden_size, model.dtype, model.device)
         replays = self._graph_runner(graphs, cache) if graphs else None
-        self._runner = ModelRunner(model, cache, self.slots, self.counters, replays)
+        self.why_not_fused = why_not_fused(model) if self.config.fused_layers else "fused_layers=False"
+        fused = None if self.why_not_fused else FusedTransformer(model.transformer, cache, self.slots, self.counters)
+        self._runner = ModelRunner(model, cache, self.slots, self.counters, replays, fused)
         self._scheduler = Scheduler(self.config, self._take_slot, self._give_slot)
         self._live: dict[str, Sequence] = {}
         self._undelivered: list[RequestOutput] = []

@@ -11,11 +11,13 @@ from torch import Tensor
 from pss_engine.engine.adapters import StateAdapters
 from pss_engine.engine.attention import PagedAttention
 from pss_engine.engine.cuda_graphs import num_compiled_kernels
+from pss_engine.engine.fused_transformer import FusedTransformer
 from pss_engine.engine.graph_runner import GraphRunner
 from pss_engine.engine.scheduler import Chunk
 from pss_engine.kv import SESSION, SHARED, KVCache
 from pss_engine.metrics import EngineCounters
 from pss_engine.models import ForwardBatch, LoadedModel
+from pss_engine.models.transformer import Transformer
 from pss_engine.state import StateSlots
 
 
@@ -39,6 +41,7 @@ class ModelRunner:
 
     Args:
         graphs: replays the steps that it takes; None: all steps run eagerly.
+        fused: runs the eager steps a side of the cut at a time; None: they run op by op.
     """
 
     def __init__(
@@ -48,8 +51,10 @@ class ModelRunner:
         slots: StateSlots,
         counters: EngineCounters,
         graphs: GraphRunner | None = None,
+        fused: FusedTransformer | None = None,
     ) -> None:
         self._model, self._cache, self._slots, self._counters = model, cache, slots, counters
+        self._fused = fused
         self._graphs = graphs
         self._num_compiled = num_compiled_kernels()
 
@@ -65,6 +70,7 @@ class ModelRunner:
         else:
             logits = self._run_eagerly(chunks, slots)
             self._counters.num_eager_steps += 1
+            self._counters.num_fused_steps += self._fused is not None
             if self._graphs is not None:
                 self._counters.num_compiled_in_service = num_compiled_kernels() - self._num_compiled
         self._counters.num_steps += 1
@@ -76,7 +82,11 @@ class ModelRunner:
         positions = self._positions(spans)
         batch = self._batch(spans, positions, self._attention(SESSION, spans, positions))
         batch = replace(batch, adapters=self._adapters(chunks, slots), logit_rows=self._logit_rows(chunks))
-        return self._model.transformer.session(batch, self._hidden(spans, positions))
+        return self._network.session(batch, self._hidden(spans, positions))
+
+    @property
+    def _network(self) -> Transformer | FusedTransformer:
+        return self._fused or self._model.transformer
 
     def _hidden(self, spans: Sequence[Span], positions: Tensor) -> Tensor:
         """The hidden state at the cut [T, H]: run through the shared layers, or cached with their blocks."""
@@ -86,7 +96,7 @@ class ModelRunner:
         if fresh:
             at = self._positions(fresh)
             attention = self._attention(SHARED, fresh, at)
-            hidden = self._model.transformer.shared(self._batch(fresh, at, attention))
+            hidden = self._network.shared(self._batch(fresh, at, attention))
             cached[attention.kv_rows] = hidden
             self._counters.num_shared_tokens += len(hidden)
             if len(hidden) == len(positions):

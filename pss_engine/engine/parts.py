@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pss_engine.config import EngineConfig
 from pss_engine.engine.cuda_graphs import CudaGraphs, Graphs, why_no_graphs
+from pss_engine.errors import ConfigError
 from pss_engine.kv import SESSION, SHARED, KVGeometry
 from pss_engine.models import LoadedModel
 from pss_engine.models.loader import DTYPES
@@ -26,6 +29,16 @@ def decode_graphs(model: LoadedModel, config: EngineConfig) -> tuple[Graphs | No
     """How decode steps are captured, or None and why they are not."""
     reason = why_no_graphs(model.device, config.cuda_graphs)
     return (None, reason) if reason else (CudaGraphs(), "")
+
+
+def with_activations(model: LoadedModel, config: EngineConfig) -> tuple[LoadedModel, str]:
+    """The model as the engine runs it, and what it takes activations in before quantised weights."""
+    quantized = model.transformer.is_quantized
+    if config.activations == "int8" and not quantized:
+        raise ConfigError("activations 'int8' need quantised weights: a quantised GGUF file, or weights='int8'")
+    if config.activations == "float32" or not quantized:
+        return model, "float32"
+    return replace(model, transformer=model.transformer.with_int8_rows()), "int8"
 
 
 def state_slots(model: LoadedModel, config: EngineConfig) -> StateSlots:

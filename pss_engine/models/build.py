@@ -14,6 +14,7 @@ from pss_engine.models.config import ModelConfig
 from pss_engine.models.packing import WeightPacker
 from pss_engine.models.rope import RotaryEmbedding
 from pss_engine.models.transformer import DecoderLayer, Linear, Transformer
+from pss_engine.ops.quantized import QuantizedWeight
 
 SAMPLED_VALUES = 512
 
@@ -33,15 +34,23 @@ class WeightReader:
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
-    def __call__(self, name: str, *shape: int) -> Tensor:
+    def plain(self, name: str, *shape: int) -> Tensor:
+        """A small tensor (a norm, a bias) on the device in the model's dtype."""
+        tensor = self(name, *shape)
+        if isinstance(tensor, QuantizedWeight):
+            raise ConfigError(f"tensor {name!r} is {tensor.format.name}; norms and biases must be floats")
+        return tensor.to(self.device, self.dtype)
+
+    def __call__(self, name: str, *shape: int) -> Tensor | QuantizedWeight:
+        """A tensor as it is stored."""
         if name not in self._names:
             raise ConfigError(f"model {str(self._checkpoint.path)!r} has no tensor {name!r}")
         tensor = self._checkpoint.tensor(name)
         if tuple(tensor.shape) != shape:
             raise ConfigError(f"tensor {name!r} has shape {tuple(tensor.shape)}, the config says {shape}")
         self._hash.update(f"{name}{tuple(tensor.shape)}".encode())
-        self._hash.update(tensor.flatten()[:SAMPLED_VALUES].float().numpy().tobytes())
-        return tensor.to(self.device, self.dtype)
+        self._hash.update(_first_values(tensor).float().numpy().tobytes())
+        return tensor
 
     @property
     def fingerprint(self) -> str:
@@ -53,28 +62,27 @@ def build(
     config: ModelConfig,
     rope: RotaryEmbedding,
     num_session_layers: int,
+    weights: str = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Transformer:
-    """Assemble the network; ``progress(done, total)`` is called once per layer."""
+    """Assemble the network; ``progress(done, total)`` is called once per layer. ``weights``: see ``load_model``."""
     if not 1 <= num_session_layers <= config.num_layers:
         raise ConfigError(
             f"session layers {num_session_layers} must be between 1 and the model's {config.num_layers} layers"
         )
     h, v = config.hidden_size, config.vocab_size
-    pack = WeightPacker(config, read.dtype, read.device)
+    pack = WeightPacker(read.dtype, read.device, weights)
     tied = config.tie_word_embeddings or "lm_head.weight" not in read
-    embedding = read("model.embed_tokens.weight", v, h)
-    rows = pack(embedding) if tied else embedding
-    del embedding
+    embedding = pack([read("model.embed_tokens.weight", v, h)])
     layers = []
     for index in range(config.num_layers):
         layers.append(_layer(read, pack, config, index))
         if progress:
             progress(index + 1, config.num_layers)
-    norm = read("model.norm.weight", h)
-    head = rows if tied else pack(read("lm_head.weight", v, h))
+    norm = read.plain("model.norm.weight", h)
+    head = embedding if tied else pack([read("lm_head.weight", v, h)])
     pack.finish()
-    return Transformer(config, num_session_layers, rope, rows, layers, norm, Linear(head))
+    return Transformer(config, num_session_layers, rope, embedding, layers, norm, Linear(head))
 
 
 def _layer(read: WeightReader, pack: WeightPacker, config: ModelConfig, index: int) -> DecoderLayer:
@@ -86,20 +94,22 @@ def _layer(read: WeightReader, pack: WeightPacker, config: ModelConfig, index: i
         targets = config.lora_targets_of[linear]
         names = [(f"{prefix}{block}{t.name}", t.out_features, t.in_features) for t in targets]
         weights = [read(f"{name}.weight", rows, columns) for name, rows, columns in names]
-        biases = [read(f"{name}.bias", rows) for name, rows, _ in names] if has_bias[linear] else []
-        return Linear(pack(_cat(weights)), _cat(biases) if biases else None)
+        biases = [read.plain(f"{name}.bias", rows) for name, rows, _ in names] if has_bias[linear] else []
+        return Linear(pack(weights), torch.cat(biases) if biases else None)
 
     return DecoderLayer(
         index=index,
         config=config,
-        input_norm=read(f"{prefix}input_layernorm.weight", h),
+        input_norm=read.plain(f"{prefix}input_layernorm.weight", h),
         qkv=fused("qkv"),
         o=fused("o"),
-        post_norm=read(f"{prefix}post_attention_layernorm.weight", h),
+        post_norm=read.plain(f"{prefix}post_attention_layernorm.weight", h),
         gate_up=fused("gate_up"),
         down=fused("down"),
     )
 
 
-def _cat(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+def _first_values(tensor: Tensor | QuantizedWeight) -> Tensor:
+    if isinstance(tensor, QuantizedWeight):
+        tensor = tensor.rows(slice(0, -(-SAMPLED_VALUES // tensor.in_features))).dequantize()
+    return tensor.flatten()[:SAMPLED_VALUES]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
+from pss_engine.ops.quantized import QuantizedWeight
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -27,8 +28,8 @@ class Checkpoint(Protocol):
     def names(self) -> set[str]:
         """Names of the tensors, in Hugging Face's naming."""
 
-    def tensor(self, name: str) -> Tensor:
-        """One tensor as stored (quantised ones as float32), on the CPU. Raises KeyError where absent."""
+    def tensor(self, name: str) -> Tensor | QuantizedWeight:
+        """One tensor as stored, on the CPU. Raises KeyError where absent."""
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of the model."""

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.models.checkpoint import readable
+from pss_engine.models.gguf_blocks import read_tensor
+from pss_engine.ops.quantized import QuantizedWeight
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
@@ -38,7 +40,7 @@ _LAYER = {
 
 
 class GGUFCheckpoint:
-    """One GGUF file. Quantised tensors are read as float32."""
+    """One GGUF file; tensors as they are stored."""
 
     def __init__(self, path: Path) -> None:
         from gguf import GGUFReader
@@ -86,15 +88,13 @@ class GGUFCheckpoint:
     def names(self) -> set[str]:
         return set(self._tensors)
 
-    def tensor(self, name: str) -> Tensor:
-        from gguf import dequantize
-
-        stored = self._tensors[name]
+    def tensor(self, name: str) -> Tensor | QuantizedWeight:
         with readable(self.path):
-            tensor = torch.from_numpy(dequantize(stored.data, stored.tensor_type).copy()).float()
+            tensor = read_tensor(self._tensors[name])
         if self._arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             heads = self._arch_field("attention.head_count" if "q_proj" in name else "attention.head_count_kv")
-            return _unpermute(tensor, int(heads))
+            order = _half_split(tensor.shape[0], int(heads))
+            return tensor.rows(order) if isinstance(tensor, QuantizedWeight) else tensor[order]
         return tensor
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -124,6 +124,6 @@ class GGUFCheckpoint:
         return self._field(f"{self._arch}.{key}", *default)
 
 
-def _unpermute(weight: Tensor, num_heads: int) -> Tensor:
-    """Undo the row order that GGUF uses for rope on interleaved pairs; ours is the half-split order of transformers."""
-    return weight.view(num_heads, weight.shape[0] // num_heads // 2, 2, -1).transpose(1, 2).reshape(weight.shape)
+def _half_split(num_rows: int, num_heads: int) -> Tensor:
+    """Where each row of our order is in GGUF's: rope turns interleaved pairs there, half-split ones here."""
+    return torch.arange(num_rows).view(num_heads, -1, 2).transpose(1, 2).flatten()

@@ -51,6 +51,7 @@ def load_model(
     num_session_layers: int = DEFAULT_SESSION_LAYERS,
     dtype: str = "auto",
     device: str = "auto",
+    weights: str = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> LoadedModel:
     """Load a model from a Hugging Face folder, a GGUF file, an installed model package or a hub id.
@@ -60,6 +61,8 @@ def load_model(
         num_session_layers: layers above the cut, the only ones that states may touch; capped at the model's own number.
         dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto`` (float32 on the CPU, bfloat16 on CUDA).
         device: a torch device or ``auto`` (CUDA where present).
+        weights: how the CPU holds weights, whatever the dtype of activations: ``auto`` as in the file, ``float32``,
+            ``bfloat16``, ``float16``, or ``int8`` (groups of 32). A GGUF file's quantised values stay what they are.
         progress: called as ``progress(layers_done, layers)``.
 
     Raises:
@@ -77,7 +80,7 @@ def load_model(
     config = replace(config, eos_token_ids=_eos(source, config, tokenizer))
     rope = RotaryEmbedding.from_hf(hf_config, config.rotary_dim, place)
     read = WeightReader(checkpoint, kind, place)
-    transformer = build(read, config, rope, min(num_session_layers, config.num_layers), progress)
+    transformer = build(read, config, rope, min(num_session_layers, config.num_layers), weights, progress)
     fingerprint = hashlib.sha256(f"{read.fingerprint} {_geometry(config, rope)}".encode()).hexdigest()
     return LoadedModel(source, config, transformer, tokenizer, fingerprint, kind, place)
 

@@ -1,57 +1,98 @@
-"""Where the weights of linear layers lie: in one piece of memory, packed for the CPU kernels, or plain."""
+"""Where the weights of linear layers lie: packed for the CPU kernels in the format that they came in, or plain."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from pss_engine.models.config import ModelConfig
-from pss_engine.ops.linear import PackedWeight, linear
+from pss_engine.errors import ConfigError
+from pss_engine.ops.linear import linear
+from pss_engine.ops.packed_weight import FLOAT_FORMATS, PackedWeight
+from pss_engine.ops.quantized import QuantizedWeight, quantize_int8
 
 HUGE_PAGE = 2 * 1024 * 1024
+CHUNK_BYTES = 32 * HUGE_PAGE
+WEIGHTS = ("auto", *FLOAT_FORMATS, "int8")
+"""How weights are held on the CPU: ``auto`` as in the file, ``int8`` in groups of 32 (GGUF's Q8_0)."""
+
+Stored = Tensor | QuantizedWeight
 
 
 class WeightPacker:
     """Packs the weights of a model one after another, without holding any of them twice.
 
-    They share one piece of memory on huge pages, where the system gives these: a decoding step reads all of it once,
-    and with small pages a good part of the time goes into looking them up. Weights that the CPU kernels do not take
-    stay as they are: on other devices, without the extension, and narrow ones, which would be computed in float32 so
-    that the activations were not of the model's dtype.
+    They lie in few large pieces of memory on huge pages, where the system gives these: a decoding step reads all of it
+    once, and with small pages a good part of the time goes into looking them up. Weights that the CPU kernels do not
+    take become plain ones of ``dtype``: on other devices, without the extension, and where activations are narrow.
+
+    Raises:
+        ConfigError: ``weights`` is unknown, or names a format that needs the CPU kernels where they do not run.
     """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-        self._packs = device.type == "cpu" and dtype == torch.float32 and "cpp" in linear.backends("cpu")
-        self._memory = torch.empty(0)
-        if self._packs:
-            shapes = [
-                (sum(target.out_features for target in targets), targets[0].in_features)
-                for targets in config.lora_targets_of.values()
-            ]
-            layers = config.num_layers * sum(PackedWeight.num_elements(*shape) for shape in shapes)
-            self._memory = _huge(layers + PackedWeight.num_elements(config.vocab_size, config.hidden_size))
+    def __init__(self, dtype: torch.dtype, device: torch.device, weights: str = "auto") -> None:
+        if weights not in WEIGHTS:
+            raise ConfigError(f"weights {weights!r} are unknown; choices: {', '.join(WEIGHTS)}")
+        self._dtype, self._device, self._weights = dtype, device, weights
+        self.packs = device.type == "cpu" and dtype == torch.float32 and "cpp" in linear.backends("cpu")
+        if not self.packs and weights not in ("auto", str(dtype).removeprefix("torch.")):
+            raise ConfigError(
+                f"weights {weights!r} need the compiled CPU kernels and float32 activations; here the device is"
+                f" {device}, the dtype {dtype}, the kernels: {linear.why('cpu')['cpp'] or 'there'}"
+            )
+        self._memory = torch.empty(0, dtype=torch.uint8)
 
-    def __call__(self, weight: Tensor) -> Tensor | PackedWeight:
-        if not self._packs:
-            return weight
-        size = PackedWeight.num_elements(*weight.shape)
-        memory, self._memory = self._memory[:size], self._memory[size:]
-        return PackedWeight.pack(weight, memory)
+    def __call__(self, stored: Sequence[Stored]) -> Tensor | tuple[PackedWeight, ...]:
+        """The rows of several tensors [N_i, K] one after another, a packed weight for each run of one format."""
+        if not self.packs:
+            plain = [_plain(weight).to(self._device, self._dtype) for weight in stored]
+            return plain[0] if len(plain) == 1 else torch.cat(plain)
+        wanted = [self._wanted(weight) for weight in stored]
+        return tuple(self._pack(_cat(list(group))) for _, group in groupby(wanted, _format))
 
     def finish(self) -> None:
         """Give what loading has used and freed back to the system: it is a good part of a small model's size."""
-        if self._packs:
+        if self.packs:
             from pss_engine.ops.cpp import release_free_memory
 
             release_free_memory()
 
+    def _wanted(self, weight: Stored) -> Stored:
+        if self._weights == "auto":
+            return weight
+        if self._weights == "int8":
+            return weight if _format(weight) == "q8_0" else quantize_int8(_plain(weight))
+        return _plain(weight).to(FLOAT_FORMATS[self._weights])
 
-def _huge(num_elements: int) -> Tensor:
-    """Uninitialised float32 elements that begin at a huge page."""
+    def _pack(self, weight: Stored) -> PackedWeight:
+        size = PackedWeight.bytes_of(weight)
+        if size > len(self._memory):
+            self._memory = _huge(max(size, CHUNK_BYTES))
+        memory, self._memory = self._memory[:size], self._memory[-(-size // 64) * 64 :]
+        return PackedWeight.pack(weight, memory)
+
+
+def _plain(weight: Stored) -> Tensor:
+    return weight.dequantize() if isinstance(weight, QuantizedWeight) else weight
+
+
+def _format(weight: Stored) -> str:
+    return weight.format.name if isinstance(weight, QuantizedWeight) else str(weight.dtype)
+
+
+def _cat(weights: list[Stored]) -> Stored:
+    quantized = [weight for weight in weights if isinstance(weight, QuantizedWeight)]
+    return QuantizedWeight.cat(quantized) if quantized else torch.cat([_plain(weight) for weight in weights])
+
+
+def _huge(num_bytes: int) -> Tensor:
+    """Uninitialised bytes that begin at a huge page."""
     from pss_engine.ops.cpp import advise_huge_pages
 
-    block = torch.empty(num_elements + HUGE_PAGE // 4)
-    first = -block.data_ptr() % HUGE_PAGE // 4
-    memory = block[first : first + num_elements]
+    block = torch.empty(num_bytes + HUGE_PAGE, dtype=torch.uint8)
+    first = -block.data_ptr() % HUGE_PAGE
+    memory = block[first : first + num_bytes]
     advise_huge_pages(memory)
     return memory

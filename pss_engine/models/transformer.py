@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from pss_engine.models.batch import ForwardBatch
 from pss_engine.models.config import ModelConfig
 from pss_engine.models.rope import RotaryEmbedding
-from pss_engine.ops.linear import PackedWeight, linear
+from pss_engine.ops.linear import gather_rows, linear
+from pss_engine.ops.packed_weight import PackedWeight
 from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
 
 
 @dataclass(frozen=True)
 class Linear:
-    """``y = x W^T + b``; weight [out, in], plain or packed for the CPU kernels; bias [out] or None."""
+    """``y = x W^T + b``.
 
-    weight: Tensor | PackedWeight
+    Attributes:
+        weight: [out, in] plain, or packed for the CPU kernels: its rows in as many pieces as it has formats.
+        bias: [out] or None.
+        int8_rows: take x in int8 where a piece is quantised; see ``ops.linear``.
+    """
+
+    weight: Tensor | tuple[PackedWeight, ...]
     bias: Tensor | None = None
+    int8_rows: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        if isinstance(self.weight, PackedWeight):
-            y: Tensor = linear(x, self.weight, self.bias)
-            return y
-        return F.linear(x, self.weight, self.bias)
+        if isinstance(self.weight, Tensor):
+            return F.linear(x, self.weight, self.bias)
+        sizes = [piece.out_features for piece in self.weight]
+        biases = [None] * len(sizes) if self.bias is None else self.bias.split(sizes)
+        parts = [
+            linear(x, piece, bias, self.int8_rows and piece.is_quantized)
+            for piece, bias in zip(self.weight, biases, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def dense(self) -> Linear:
         """The same layer with a plain weight, which gradients flow through; a copy where it is packed."""
-        return replace(self, weight=self.weight.unpack()) if isinstance(self.weight, PackedWeight) else self
+        if isinstance(self.weight, Tensor):
+            return self
+        return replace(self, weight=torch.cat([piece.unpack().float() for piece in self.weight]))
 
 
 @dataclass(frozen=True)
@@ -58,10 +75,16 @@ class DecoderLayer:
             "down", self.down, silu_mul(self._project("gate_up", self.gate_up, x, batch)), batch
         )
 
-    def dense(self) -> DecoderLayer:
+    def each_linear(self, change: Callable[[Linear], Linear]) -> DecoderLayer:
+        """The same layer with changed projections."""
         return replace(
-            self, qkv=self.qkv.dense(), o=self.o.dense(), gate_up=self.gate_up.dense(), down=self.down.dense()
+            self, qkv=change(self.qkv), o=change(self.o), gate_up=change(self.gate_up), down=change(self.down)
         )
+
+    @property
+    def linears(self) -> dict[str, Linear]:
+        """Its projections by name."""
+        return {"qkv": self.qkv, "o": self.o, "gate_up": self.gate_up, "down": self.down}
 
     def _project(self, name: str, linear: Linear, x: Tensor, batch: ForwardBatch) -> Tensor:
         y = linear(x)
@@ -83,7 +106,7 @@ class Transformer:
         config: ModelConfig,
         num_session_layers: int,
         rope: RotaryEmbedding,
-        embedding: Tensor | PackedWeight,
+        embedding: Tensor | tuple[PackedWeight, ...],
         layers: list[DecoderLayer],
         final_norm: Tensor,
         lm_head: Linear,
@@ -100,16 +123,23 @@ class Transformer:
 
     def shared(self, batch: ForwardBatch) -> Tensor:
         """Embedding and shared layers; returns the hidden state at the cut [T, H]."""
-        if isinstance(self.embedding, PackedWeight):  # the head is tied to it, and the head's layout is the one kept
-            hidden = self.embedding.rows(batch.token_ids)
-        else:
-            hidden = F.embedding(batch.token_ids, self.embedding)
+        hidden = self.embed(batch.token_ids)
         base = ForwardBatch(batch.token_ids, batch.positions, batch.attention, None, batch.logit_rows)
         return self._run(self.layers[: self.num_shared_layers], hidden, base)
 
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """token_ids [T] int64; returns [T, H]."""
+        if isinstance(self.embedding, Tensor):
+            return F.embedding(token_ids, self.embedding)
+        rows: Tensor = gather_rows(token_ids, self.embedding[0])
+        return rows
+
     def session(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
         """Session layers, final norm and head; returns logits [R, V] of ``batch.logit_rows``."""
-        hidden = self._run(self.layers[self.num_shared_layers :], hidden, batch)[batch.logit_rows]
+        return self.logits(self._run(self.layers[self.num_shared_layers :], hidden, batch)[batch.logit_rows])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and head of hidden [R, H]; returns [R, V]."""
         return self.lm_head(rms_norm(hidden, self.final_norm, self.config.rms_norm_eps))
 
     def with_dense_session_layers(self) -> Transformer:
@@ -118,15 +148,33 @@ class Transformer:
         Nothing is copied where the weights are plain already.
         """
         first = self.num_shared_layers
-        layers = self.layers[:first] + [layer.dense() for layer in self.layers[first:]]
+        layers = self.layers[:first] + [layer.each_linear(Linear.dense) for layer in self.layers[first:]]
+        return self._with(layers, self.lm_head.dense())
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether all of its weights are packed for the CPU kernels."""
+        return not isinstance(self.lm_head.weight, Tensor)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether some of its weights are held quantised."""
+        linears = [self.lm_head, *(linear for layer in self.layers for linear in layer.linears.values())]
+        return any(
+            piece.is_quantized for linear in linears if not isinstance(linear.weight, Tensor) for piece in linear.weight
+        )
+
+    def with_int8_rows(self) -> Transformer:
+        """The same network, taking activations in int8 before quantised weights; the weights are shared."""
+
+        def int8(linear: Linear) -> Linear:
+            return replace(linear, int8_rows=True)
+
+        return self._with([layer.each_linear(int8) for layer in self.layers], int8(self.lm_head))
+
+    def _with(self, layers: list[DecoderLayer], lm_head: Linear) -> Transformer:
         return Transformer(
-            self.config,
-            len(self.session_layers),
-            self.rope,
-            self.embedding,
-            layers,
-            self.final_norm,
-            self.lm_head.dense(),
+            self.config, len(self.session_layers), self.rope, self.embedding, layers, self.final_norm, lm_head
         )
 
     def _run(self, layers: list[DecoderLayer], hidden: Tensor, batch: ForwardBatch) -> Tensor:

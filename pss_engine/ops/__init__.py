@@ -10,22 +10,27 @@ from __future__ import annotations
 from pss_engine.ops.attention import dense_attention, paged_attention
 from pss_engine.ops.dispatch import Impl, Op
 from pss_engine.ops.kv_cache import store_kv
-from pss_engine.ops.linear import PackedWeight, linear
+from pss_engine.ops.linear import gather_rows, linear
 from pss_engine.ops.lora import lora_bgmv
+from pss_engine.ops.packed_weight import PackedWeight
+from pss_engine.ops.quantized import QuantizedWeight, quantize_int8
 from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
 
-OPS: tuple[Op, ...] = (linear, lora_bgmv, paged_attention, store_kv, rms_norm, apply_rope, silu_mul)
+OPS: tuple[Op, ...] = (linear, gather_rows, lora_bgmv, paged_attention, store_kv, rms_norm, apply_rope, silu_mul)
 
 __all__ = [
     "OPS",
     "Impl",
     "Op",
     "PackedWeight",
+    "QuantizedWeight",
     "apply_rope",
     "dense_attention",
+    "gather_rows",
     "linear",
     "lora_bgmv",
     "paged_attention",
+    "quantize_int8",
     "rms_norm",
     "silu_mul",
     "store_kv",

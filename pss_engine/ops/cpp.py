@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops.extension import load_extension
-from pss_engine.ops.linear import PackedWeight
+from pss_engine.ops.packed_weight import FORMATS, PackedWeight
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NO_WINDOW = 2**62
@@ -43,7 +43,7 @@ def lora_bgmv(
         raise ConfigError(str(error)) from None
 
 
-def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, int8_rows: bool = False) -> Tensor:
     num_rows, in_features = x.shape
     y = x.new_empty(num_rows, weight.out_features)
     _C.linear(
@@ -56,8 +56,26 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tenso
         weight.out_features,
         weight.out_features,
         x.stride(0),
-        _DTYPES[weight.panels.dtype],
+        FORMATS.index(weight.format),
+        int8_rows,
     )
+    return y
+
+
+def gather_rows(ids: Tensor, weight: PackedWeight) -> Tensor:
+    y = torch.empty(len(ids), weight.in_features)
+    try:
+        _C.gather_rows(
+            y.data_ptr(),
+            ids.data_ptr(),
+            weight.panels.data_ptr(),
+            len(ids),
+            weight.in_features,
+            weight.out_features,
+            FORMATS.index(weight.format),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return y
 
 

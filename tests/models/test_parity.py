@@ -96,6 +96,7 @@ def test_the_cut_changes_no_logit(num_session_layers):
 def test_real_weights_give_the_tokens_of_transformers():
     from transformers import AutoModelForCausalLM
 
+    from pss_engine.config import EngineConfig
     from pss_engine.engine import Engine, Request, SamplingParams
 
     model = real_model()
@@ -106,7 +107,8 @@ def test_real_weights_give_the_tokens_of_transformers():
         expected = theirs.generate(torch.tensor([ids]), do_sample=False, min_new_tokens=64, max_new_tokens=64)[
             0, len(ids) :
         ]
-    output = Engine(model).generate([Request(ids, SamplingParams(max_new_tokens=64, ignore_eos=True))])[0]
+    exact = EngineConfig(activations="float32")
+    output = Engine(model, exact).generate([Request(ids, SamplingParams(max_new_tokens=64, ignore_eos=True))])[0]
     eos = set(model.config.eos_token_ids)
     assert not eos & set(expected.tolist()), "min_new_tokens masks the end of turn, so the two runs must not reach it"
     assert output.token_ids == expected.tolist()

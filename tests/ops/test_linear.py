@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops import PackedWeight, linear
+from pss_engine.ops import PackedWeight, gather_rows, linear
 from tests.ops.isas import ISAS, each_isa, needs_cpp, running, with_threads
 
 BACKENDS = linear.backends("cpu")
@@ -131,23 +131,51 @@ def test_packing_loses_nothing_and_pads_with_zeros(out_features: int, dtype: tor
     last = out_features - 1
     assert torch.equal(packed.panels[last // 16, :, last % 16], weight[last])
     index = torch.tensor([last, 0, 0, out_features // 2])
-    assert torch.equal(packed.rows(index), weight[index])
+    for backend in gather_rows.backends("cpu"):
+        assert torch.equal(gather_rows(index, packed, backend=backend), weight[index].float())
+
+
+@pytest.mark.parametrize("backend", gather_rows.backends("cpu"))
+@pytest.mark.parametrize("index", [-1, 48])
+def test_rows_out_of_range_are_refused(backend: str, index: int) -> None:
+    with pytest.raises(ConfigError, match="must be 0 to 47"):
+        gather_rows(torch.tensor([3, index]), PackedWeight.pack(randn(48, 7)), backend=backend)
+
+
+PANELS = {
+    "too many panels": ("float32", torch.zeros(6, 100, 16), "must be contiguous .5, 100, 16. torch.float32"),
+    "another dtype": ("bfloat16", torch.zeros(5, 100, 16), "must be contiguous .5, 100, 16. torch.bfloat16"),
+    "a cut quantised body": (
+        "q8_0",
+        torch.zeros(5, 1000, dtype=torch.uint8),
+        "must be contiguous .5, 2176. torch.uint8",
+    ),
+    "an unknown format": ("q3_k", torch.zeros(5, 1000, dtype=torch.uint8), "'q3_k' is unknown; choices: float32"),
+}
+
+
+@pytest.mark.parametrize("case", PANELS)
+def test_panels_that_are_not_of_their_format_are_refused(case: str) -> None:
+    format, panels, message = PANELS[case]
+    with pytest.raises(ConfigError, match=message):
+        PackedWeight(format, panels, 70, 100)
 
 
 def _call(**changes: Any) -> None:
     arguments = {"x": randn(7, 100), "weight": PackedWeight.pack(randn(70, 100)), "bias": randn(70), **changes}
-    linear(arguments["x"], arguments["weight"], arguments["bias"], backend=changes.get("backend"))
+    int8_rows = changes.get("int8_rows", False)
+    linear(arguments["x"], arguments["weight"], arguments["bias"], int8_rows, backend=changes.get("backend"))
 
 
 MISUSE = {
-    "x of another width": ({"x": torch.zeros(7, 99)}, r"shapes do not fit: x \[7, 99\], panels \[5, 100, 16\], of 70"),
+    "x of another width": ({"x": torch.zeros(7, 99)}, r"shapes do not fit: x \[7, 99\], weight \[70, 100\]"),
     "one vector as x": ({"x": torch.zeros(100)}, "shapes do not fit"),
-    "too many panels": ({"weight": PackedWeight(torch.zeros(6, 100, 16), 70)}, "shapes do not fit"),
     "bias of another width": ({"bias": torch.zeros(71)}, r"shapes do not fit.*bias \[71\]"),
     "narrow x": ({"x": torch.zeros(7, 100).bfloat16()}, "dtypes do not fit: x torch.bfloat16"),
     "narrow bias": ({"bias": torch.zeros(70).half()}, "dtypes do not fit.*bias torch.float16"),
     "transposed x": ({"x": torch.zeros(100, 7).T}, "strides do not fit"),
     "two devices": ({"x": torch.zeros(7, 100, device="meta"), "backend": "torch"}, "devices do not fit: x meta"),
+    "int8 rows before floats": ({"int8_rows": True}, "rows in int8 need a quantised weight, this one is float32"),
     "training": ({"x": torch.zeros(7, 100, requires_grad=True)}, "no gradient flows"),
 }
 

@@ -3,12 +3,16 @@
 
 struct Vec {
   using Reg = __m256;
+  using Words = __m256i;   // as many 32-bit words
   static constexpr int64_t width = 8;
   static constexpr int registers = 16;
   static Reg zero() { return _mm256_setzero_ps(); }
   static Reg broadcast(float v) { return _mm256_set1_ps(v); }
   template <class T>
   static Reg load(const T* p) { return load8(p); }
+  static Reg load(const int8_t* p) {
+    return to_float(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
   // The first n < width elements; the other lanes are zero and their memory is not touched.
   template <class T>
   static Reg load_first(const T* p, int64_t n) {
@@ -28,6 +32,34 @@ struct Vec {
   static Reg to_exponent(Reg v) {
     const __m256i shifted = _mm256_slli_epi32(_mm256_castps_si256(v), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(shifted, _mm256_set1_epi32(0x3f800000)));
+  }
+  static Reg round(Reg v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT); }  // ties to even
+  static Words load_words(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  static Words broadcast_word(int32_t v) { return _mm256_set1_epi32(v); }
+  template <unsigned shift>
+  static Words bits(Words v, int32_t mask) { return _mm256_and_si256(_mm256_srli_epi32(v, shift), broadcast_word(mask)); }
+  template <unsigned shift>
+  static Words shift_left(Words v) { return _mm256_slli_epi32(v, shift); }
+  static Words shift_right(Words v, int shift) { return _mm256_srl_epi32(v, _mm_cvtsi32_si128(shift)); }
+  static Words either(Words a, Words b) { return _mm256_or_si256(a, b); }
+  static Reg to_float(Words v) { return _mm256_cvtepi32_ps(v); }
+  template <int byte>
+  static Reg signed_byte(Words v) { return to_float(_mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * byte), 24)); }
+  // sums + the four products of bytes in each word; codes are 0 to 127, x is -127 to 127.
+  static Words dot(Words sums, Words codes, Words x) {
+    const __m256i pairs = _mm256_maddubs_epi16(codes, x);
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  // The same for codes of -127 to 127, plus kSignedBias times the sum of x: |code| times x with the code's sign.
+  static constexpr int32_t kSignedBias = 0;
+  static Words dot_signed(Words sums, Words codes, Words x) {
+    return dot(sums, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+  }
+  // Bits [shift, shift + 4) of each word as a float, less offset.
+  template <unsigned shift, int offset>
+  static Reg nibble(Words v) {
+    const Reg code = to_float(bits<shift>(v, 15));
+    return offset ? sub(code, broadcast(offset)) : code;
   }
   template <class T>
   static void transpose8(const T* const* rows, float* out, int64_t stride) { transpose8x8(rows, out, stride); }

@@ -1,8 +1,9 @@
-// Sixteen floats at a time. Included by each_isa.h inside a namespace and a target region of its own.
+// Sixteen floats at a time; PSS_DOT: with dot products of bytes. Included by each_isa.h inside a namespace and a target region of its own.
 #include "cpu/vec/x86.h"
 
 struct Vec {
   using Reg = __m512;
+  using Words = __m512i;   // as many 32-bit words
   static constexpr int64_t width = 16;
   static constexpr int registers = 32;
   static Reg zero() { return _mm512_setzero_ps(); }
@@ -10,6 +11,9 @@ struct Vec {
   static Reg load(const float* p) { return _mm512_loadu_ps(p); }
   static Reg load(const bf16* p) { return widen(*p, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static Reg load(const f16* p) { return widen(*p, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static Reg load(const int8_t* p) {
+    return to_float(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
   // The first n < width elements; the other lanes are zero and their memory is not touched.
   static Reg load_first(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
   template <class T>
@@ -26,6 +30,47 @@ struct Vec {
   static Reg to_exponent(Reg v) {
     const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(v), 23);
     return _mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_set1_epi32(0x3f800000)));
+  }
+  static Reg round(Reg v) { return _mm512_roundscale_ps(v, 0); }  // to the nearest, ties to even
+  static Words load_words(const void* p) { return _mm512_loadu_si512(p); }
+  static Words broadcast_word(int32_t v) { return _mm512_set1_epi32(v); }
+  template <unsigned shift>
+  static Words bits(Words v, int32_t mask) { return _mm512_and_si512(_mm512_srli_epi32(v, shift), broadcast_word(mask)); }
+  template <unsigned shift>
+  static Words shift_left(Words v) { return _mm512_slli_epi32(v, shift); }
+  static Words shift_right(Words v, int shift) { return _mm512_srl_epi32(v, _mm_cvtsi32_si128(shift)); }
+  static Words either(Words a, Words b) { return _mm512_or_si512(a, b); }
+  static Reg to_float(Words v) { return _mm512_cvtepi32_ps(v); }
+  template <int byte>
+  static Reg signed_byte(Words v) { return to_float(_mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * byte), 24)); }
+#if PSS_DOT
+  // sums + the four products of bytes in each word; codes are 0 to 127, x is -127 to 127.
+  static Words dot(Words sums, Words codes, Words x) { return _mm512_dpbusd_epi32(sums, codes, x); }
+  // The same for codes of -128 to 127, plus kSignedBias times the sum of x.
+  static constexpr int32_t kSignedBias = 128;
+  static Words dot_signed(Words sums, Words codes, Words x) {
+    return dot(sums, _mm512_xor_si512(codes, _mm512_set1_epi8(-128)), x);
+  }
+#else
+  // sums + the four products of bytes in each word; codes are 0 to 127, x is -127 to 127.
+  static Words dot(Words sums, Words codes, Words x) {
+    const __m512i pairs = _mm512_maddubs_epi16(codes, x);
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+  // The same for codes of -128 to 127, plus kSignedBias times the sum of x: |code| times x with the code's sign.
+  static constexpr int32_t kSignedBias = 0;
+  static Words dot_signed(Words sums, Words codes, Words x) {
+    const __m512i zero = _mm512_setzero_si512();
+    return dot(sums, _mm512_abs_epi8(codes), _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(codes), zero, x));
+  }
+#endif
+  // Bits [shift, shift + 4) of each word as a float, less offset: looked up, since only four bits of an index count.
+  template <unsigned shift, int offset>
+  static Reg nibble(Words v) {
+    constexpr float o = offset;
+    const __m512 values = _mm512_setr_ps(0 - o, 1 - o, 2 - o, 3 - o, 4 - o, 5 - o, 6 - o, 7 - o, 8 - o, 9 - o, 10 - o,
+                                         11 - o, 12 - o, 13 - o, 14 - o, 15 - o);
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(v, shift), values);
   }
   template <class T>
   static void transpose8(const T* const* rows, float* out, int64_t stride) { transpose8x8(rows, out, stride); }

@@ -1,6 +1,7 @@
-// Four floats at a time: the baseline of aarch64. Included by each_isa.h inside a namespace of its own.
+// Four floats at a time: the baseline of aarch64; PSS_DOT: with dot products of bytes. Included by each_isa.h inside a namespace of its own.
 struct Vec {
   using Reg = float32x4_t;
+  using Words = int32x4_t;   // as many 32-bit words
   static constexpr int64_t width = 4;
   static constexpr int registers = 32;
   static Reg zero() { return vdupq_n_f32(0.0f); }
@@ -11,6 +12,11 @@ struct Vec {
   }
   static Reg load(const f16* p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
+  }
+  static Reg load(const int8_t* p) {
+    int32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(word))))));
   }
   // The first n < width elements; the other lanes are zero and their memory is not touched.
   template <class T>
@@ -31,6 +37,38 @@ struct Vec {
   static Reg to_exponent(Reg v) {
     const uint32x4_t shifted = vshlq_n_u32(vreinterpretq_u32_f32(v), 23);
     return vreinterpretq_f32_u32(vaddq_u32(shifted, vdupq_n_u32(0x3f800000)));
+  }
+  static Reg round(Reg v) { return vrndnq_f32(v); }  // to the nearest, ties to even
+  static Words load_words(const void* p) { return vld1q_s32(static_cast<const int32_t*>(p)); }
+  static Words broadcast_word(int32_t v) { return vdupq_n_s32(v); }
+  template <unsigned shift>
+  static Words bits(Words v, int32_t mask) { return vandq_s32(shift_right(v, shift), broadcast_word(mask)); }
+  template <unsigned shift>
+  static Words shift_left(Words v) { return vshlq_n_s32(v, shift); }
+  static Words shift_right(Words v, int shift) {
+    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(v), vdupq_n_s32(-shift)));
+  }
+  static Words either(Words a, Words b) { return vorrq_s32(a, b); }
+  static Reg to_float(Words v) { return vcvtq_f32_s32(v); }
+  template <int byte>
+  static Reg signed_byte(Words v) { return to_float(vshrq_n_s32(vshlq_s32(v, vdupq_n_s32(24 - 8 * byte)), 24)); }
+  // sums + the four products of bytes in each word; codes are -128 to 127, x is -127 to 127.
+  static Words dot(Words sums, Words codes, Words x) {
+#if PSS_DOT
+    return vdotq_s32(sums, vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(x));
+#else
+    const int8x16_t a = vreinterpretq_s8_s32(codes), b = vreinterpretq_s8_s32(x);
+    const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
+    return vaddq_s32(sums, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
+  }
+  static constexpr int32_t kSignedBias = 0;
+  static Words dot_signed(Words sums, Words codes, Words x) { return dot(sums, codes, x); }
+  // Bits [shift, shift + 4) of each word as a float, less offset.
+  template <unsigned shift, int offset>
+  static Reg nibble(Words v) {
+    const Reg code = to_float(bits<shift>(v, 15));
+    return offset ? sub(code, broadcast(offset)) : code;
   }
   // out[i * stride + j] = rows[j][i] for i, j < 8.
   template <class T>
