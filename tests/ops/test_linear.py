@@ -148,7 +148,7 @@ PANELS = {
     "a cut quantised body": (
         "q8_0",
         torch.zeros(5, 1000, dtype=torch.uint8),
-        "must be contiguous .5, 2304. torch.uint8",
+        "must be contiguous .5, 2176. torch.uint8",
     ),
     "an unknown format": ("q3_k", torch.zeros(5, 1000, dtype=torch.uint8), "'q3_k' is unknown; choices: float32"),
 }
