@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,30 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def read_gbps(kind: str) -> float:
-    """Memory bandwidth in GB/s, as a sum over 256 MiB reads it: the limit of whatever streams weights."""
+    """Memory bandwidth in GB/s, as what reads 256 MiB fastest has it: the limit of whatever streams weights.
+
+    On the CPU our own reading loop or torch's sum, on huge pages where there are any, as weights are.
+    """
     import torch
 
-    block = torch.ones(BANDWIDTH_BYTES // 4, device=kind)
+    from pss_engine.errors import BackendUnavailable
+    from pss_engine.models.packing import huge_memory
+    from pss_engine.ops.extension import load_extension
+
+    reads: dict[str, Callable[[], object]] = {}
+    if kind == "cuda":
+        reads["sum"] = torch.ones(BANDWIDTH_BYTES // 4, device=kind).sum
+    else:
+        try:
+            read, threads = load_extension().read_memory, torch.get_num_threads()
+            block = huge_memory(BANDWIDTH_BYTES).view(torch.float32).fill_(1.0)
+            reads["loop"] = lambda: read(block.data_ptr(), block.numel(), threads)
+        except BackendUnavailable:
+            block = torch.ones(BANDWIDTH_BYTES // 4)
+        reads["sum"] = block.sum
     synchronize = torch.cuda.synchronize if kind == "cuda" else lambda: None
-    seconds = paired_seconds({"sum": block.sum}, 7, warmup=2, synchronize=synchronize)["sum"]
-    return BANDWIDTH_BYTES / quantiles(seconds)[1] / 1e9
+    seconds = paired_seconds(reads, 7, warmup=2, synchronize=synchronize)
+    return BANDWIDTH_BYTES / min(quantiles(samples)[1] for samples in seconds.values()) / 1e9
 
 
 def _processor() -> str:

@@ -119,6 +119,10 @@ int64_t run_decoder(const pss::Decoder& decoder, uintptr_t hidden, uintptr_t cos
                      first, last);
 }
 
+float read_memory(uintptr_t memory, int64_t floats, int threads) {
+  return pss::read_memory(pointer<float>(memory), floats, threads);
+}
+
 void advise_huge_pages(uintptr_t address, int64_t bytes) { pss::advise_huge_pages(pointer<void>(address), bytes); }
 
 int device_count() {
@@ -164,6 +168,7 @@ PYBIND11_MODULE(_C, m) {
   const py::call_guard<py::gil_scoped_release> without_gil;
   m.def("lora_bgmv", &lora_bgmv, without_gil);
   m.def("run_multiply_adds", &pss::run_multiply_adds, without_gil, "How many were run; to be timed from outside.");
+  m.def("read_memory", &read_memory, without_gil, "The sum of the floats that were read; to be timed from outside.");
   m.def("linear", &linear, without_gil);
   m.def("gather_rows", &gather_rows, without_gil);
   m.def("paged_attention", &paged_attention, without_gil);

@@ -12,7 +12,7 @@ from bench.rows import Measurement
 SUITES = {
     "lora": "lora_bgmv on every backend, over rows, ranks and adapter popularity",
     "writer": "writing one state: our writer against a plain PEFT loop",
-    "linear": "dense layers over packed weights against F.linear, beside what the machine can read and multiply",
+    "cpu": "kernels by weight format beside the machine's limits, tokens/s, memory, quality, against the peers",
     "engine": "many states in one batch against PEFT, states that come and go, drafts, prefixes, idle cost",
     "lifecycle": "the bundled demo from history to answer: retrieval quality, latency, KV bytes",
     "dialogues": "states of long real dialogues: what their clues find (needs the evaluation data)",

@@ -7,4 +7,8 @@ namespace pss {
 // outside they are the limit of whatever computes in float with the instruction set in use.
 int64_t run_multiply_adds(int64_t rounds, int threads);
 
+// Reads all of the memory once, each thread a part of it; returns the sum of its floats. Timed from outside it is the
+// limit of whatever streams weights.
+float read_memory(const float* memory, int64_t floats, int threads);
+
 }  // namespace pss

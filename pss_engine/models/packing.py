@@ -69,7 +69,7 @@ class WeightPacker:
     def _pack(self, weight: Stored) -> PackedWeight:
         size = PackedWeight.bytes_of(weight)
         if size > len(self._memory):
-            self._memory = _huge(max(size, CHUNK_BYTES))
+            self._memory = huge_memory(max(size, CHUNK_BYTES))
         memory, self._memory = self._memory[:size], self._memory[-(-size // 64) * 64 :]
         return PackedWeight.pack(weight, memory)
 
@@ -87,7 +87,7 @@ def _cat(weights: list[Stored]) -> Stored:
     return QuantizedWeight.cat(quantized) if quantized else torch.cat([_plain(weight) for weight in weights])
 
 
-def _huge(num_bytes: int) -> Tensor:
+def huge_memory(num_bytes: int) -> Tensor:
     """Uninitialised bytes that begin at a huge page."""
     from pss_engine.ops.cpp import advise_huge_pages
 
