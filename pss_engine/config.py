@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pss_engine.errors import ConfigError
 
 MIB = 1024 * 1024
-MAY_BE_ZERO = ("max_context", "max_overtakes", "max_draft_tokens")
+MAY_BE_ZERO = ("max_context", "max_overtakes", "max_draft_tokens", "audit_steps")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class EngineConfig:
         prefix_caching: keep blocks of finished requests for those that begin with the same tokens.
         max_draft_tokens: tokens verified in one step beyond the next, where a state has a readout; 0 = off.
         cuda_graphs: on CUDA, capture decode steps when the engine is made, then only replay them; reserves a KV block.
+        audit_steps: every so many steps the KV books are proved; what is wrong is logged and dumped; 0 = never.
+        audit_folder: where dumps go; empty = the system's folder for temporary files.
+        kv_timeline: file that the bytes of every call are written to as they change (JSONL); empty = none.
         state_dtype: how resident factors are kept: ``float32``, ``bfloat16``, ``float16`` or ``auto`` (the model's).
     """
 
@@ -42,6 +45,9 @@ class EngineConfig:
     prefix_caching: bool = True
     max_draft_tokens: int = 8
     cuda_graphs: bool = True
+    audit_steps: int = 256
+    audit_folder: str = ""
+    kv_timeline: str = ""
     state_dtype: str = "auto"
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ class EngineCounters:
         num_generated_tokens: tokens sampled.
         num_drafted_tokens, num_accepted_tokens: tokens proposed and verified; each accepted one saved its row a step.
         num_preemptions: sequences whose blocks were taken back to be computed again.
+        num_audits, num_audit_alarms: times that the KV books were proved in service, and that they did not balance.
         num_finished, num_aborted, num_expired, num_failed: requests by their end.
     """
 
@@ -38,6 +39,8 @@ class EngineCounters:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     num_preemptions: int = 0
+    num_audits: int = 0
+    num_audit_alarms: int = 0
     num_finished: int = 0
     num_aborted: int = 0
     num_expired: int = 0
