@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pss_engine.engine import Engine, Request, RequestOutput, SamplingParams
 from pss_engine.errors import ConfigError, PSSError
 from pss_engine.kv import QueryUsage
+from pss_engine.models import Message
 from pss_engine.retrieval import BM25, Corpus, Hit, rrf
 from pss_engine.session.answer import Answer, Clue, Evidence
 from pss_engine.session.prompts import answer_messages
@@ -27,6 +29,10 @@ class SessionRAG:
     (constant 60), ``readout`` searches with the query and the state's fixed readout and generates no clue.
 
     Without a corpus (None), states are written and clues are told, but nothing can be retrieved or answered.
+
+    Args:
+        max_kv_bytes, max_query_kv_bytes, truncate_to_kv_budget: of each call, as in
+            :class:`~pss_engine.engine.Request`.
     """
 
     def __init__(
@@ -38,6 +44,9 @@ class SessionRAG:
         top_k: int = 4,
         max_clue_tokens: int = 64,
         max_answer_tokens: int = 64,
+        max_kv_bytes: int | None = None,
+        max_query_kv_bytes: int | None = None,
+        truncate_to_kv_budget: bool = False,
     ) -> None:
         if top_k < 1:
             raise ConfigError(f"top_k is {top_k}; it must be at least 1")
@@ -46,6 +55,9 @@ class SessionRAG:
         self._retriever = None if corpus is None else BM25(corpus)
         self._clue_sampling = SamplingParams(max_new_tokens=max_clue_tokens)
         self._answer_sampling = SamplingParams(max_new_tokens=max_answer_tokens)
+        self._max_kv_bytes, self._max_query_kv_bytes = max_kv_bytes, max_query_kv_bytes
+        self._truncate_to_kv_budget = truncate_to_kv_budget
+        self._query_ids = (f"query-{number}" for number in itertools.count())
 
     def write(
         self,
@@ -68,11 +80,17 @@ class SessionRAG:
 
         Raises:
             SessionNotFound: a session without a state; nothing is generated.
+            RequestRejected: a query that does not fit the context or its KV budgets.
         """
+        return self._clues(asks, [next(self._query_ids) for _ in asks])
+
+    def _clues(self, asks: Sequence[tuple[str, str]], query_ids: Sequence[str]) -> list[Clue]:
         states = [self._state(session_id) for session_id, _ in asks]
         requests = [
-            Request(clue_messages(_instruction(state), query), self._clue_sampling, session=session_id, agent="clue")
-            for state, (session_id, query) in zip(states, asks, strict=True)
+            self._request(
+                clue_messages(_instruction(state), query), self._clue_sampling, "clue", session_id, query_id, session_id
+            )
+            for state, (session_id, query), query_id in zip(states, asks, query_ids, strict=True)
         ]
         return [
             Clue(output.text.strip(), output.state_digest, QueryUsage([output.usage]), output.timings.total_s)
@@ -105,17 +123,18 @@ class SessionRAG:
         Raises:
             ConfigError: an unknown mode.
             SessionNotFound: a session without a state; it is never answered by the base model instead.
-            RequestRejected: a query that does not fit the context.
+            RequestRejected: a query that does not fit the context or its KV budgets.
         """
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r} is unknown; choices: {', '.join(MODES)}")
         states = [self._state(session_id) for session_id, _ in asks]
-        clues = self.clues(asks) if mode in ("clue", "rrf") else [_fixed(state, mode) for state in states]
+        query_ids = [next(self._query_ids) for _ in asks]
+        clues = self._clues(asks, query_ids) if mode in ("clue", "rrf") else [_fixed(state, mode) for state in states]
         searches = [_searches(mode, query, clue.text) for (_, query), clue in zip(asks, clues, strict=True)]
         evidence = self.retrieve(searches)
         requests = [
-            Request(answer_messages(query, found.passages), self._answer_sampling, agent="answer")
-            for (_, query), found in zip(asks, evidence, strict=True)
+            self._request(answer_messages(query, found.passages), self._answer_sampling, "answer", session_id, query_id)
+            for (session_id, query), found, query_id in zip(asks, evidence, query_ids, strict=True)
         ]
         outputs = _ended(self.engine.generate(requests))
         return [
@@ -132,6 +151,28 @@ class SessionRAG:
             )
             for (session_id, query), clue, found, output in zip(asks, clues, evidence, outputs, strict=True)
         ]
+
+    def _request(
+        self,
+        messages: Sequence[Message],
+        sampling: SamplingParams,
+        agent: str,
+        charged_to: str,
+        query_id: str,
+        session: str | None = None,
+    ) -> Request:
+        """A call on behalf of a session, decoded with its state only where ``session`` names it."""
+        return Request(
+            messages,
+            sampling,
+            session=session,
+            agent=agent,
+            query=query_id,
+            usage_session=charged_to,
+            max_kv_bytes=self._max_kv_bytes,
+            max_query_kv_bytes=self._max_query_kv_bytes,
+            truncate_to_kv_budget=self._truncate_to_kv_budget,
+        )
 
     def _fuse(self, rankings: list[list[Hit]]) -> list[Hit]:
         return rankings[0][: self.top_k] if len(rankings) == 1 else rrf(rankings, k=self.top_k)
