@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pss_engine.ops.dispatch import Op
+from pss_engine.ops.dispatch import Impl, Op
 from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch, check_ranges, check_search
 
 
@@ -113,4 +113,6 @@ def _best(ranks: Tensor, scores: Tensor, allowed: Tensor, depth: int) -> tuple[T
     return passages, kept
 
 
-retrieve_topk = Op("retrieve_topk", _reference, check=check_search)
+retrieve_topk = Op(
+    "retrieve_topk", _reference, Impl("cpp", "pss_engine.ops.cpp:retrieve_topk", ("cpu",)), check=check_search
+)

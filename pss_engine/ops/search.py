@@ -15,11 +15,13 @@ SHARE_BITS = 40
 """A share of reciprocal rank fusion is an integer in units of ``2**-40``: sums are exact in any order."""
 
 MAX_DEPTH = 1024
+MAX_DIM = 2**16
+"""Sums of products of int8 stay in int32."""
 
 
 @dataclass(frozen=True, eq=False)
 class DenseSearch:
-    """Queries by their vectors, and the vectors of all passages.
+    """Queries by their vectors, and the vectors of all passages; H is at most ``MAX_DIM``.
 
     Attributes:
         queries: [B, H] float32, or int8 where ``vectors`` is.
@@ -127,7 +129,6 @@ def check_search(
         names = ("terms", "starts", "indptr", "passages", "weights")
         tensors |= {name: getattr(sparse, name) for name in names}
         num_lists += sparse.num_queries
-    found = {name: f"{list(t.shape)} {t.dtype}" for name, t in tensors.items()}
     if not (
         ranks.dim() == groups.dim() == mask_ids.dim() == 1
         and groups.shape == (num_lists,)
@@ -143,6 +144,7 @@ def check_search(
             f"[N] int32, [L] int32, [L, 1 to {MAX_DEPTH}] int64, [G] int32, [M, N] bool or None; sparse: [T] int32, "
             "[B + 1] int64, [V + 1] int64, [P] int32, [P] float32"
         )
+        found = {name: f"{list(t.shape)} {t.dtype}" for name, t in tensors.items()}
         raise misfit("retrieve_topk", "tensors", found, expected)
     if not all(t.is_contiguous() and t.device == ranks.device for t in tensors.values()):
         where = {name: f"{t.stride()} {t.device}" for name, t in tensors.items()}
@@ -157,6 +159,7 @@ def _check_dense(dense: DenseSearch, num_passages: int) -> None:
         and vectors.shape == (num_passages, queries.shape[1])
         and vectors.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int8)
         and queries.dtype == (torch.int8 if is_int8 else torch.float32)
+        and queries.shape[1] <= MAX_DIM
         and (scales is not None) == is_int8
         and (scales is None or (scales.shape == (num_passages,) and scales.dtype == torch.float32))
         and not needs_gradient(queries, vectors)
