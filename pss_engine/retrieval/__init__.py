@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from pss_engine.retrieval.bm25 import BM25
-from pss_engine.retrieval.corpus import Corpus, Hit, Passage
+from pss_engine.retrieval.corpus import Corpus
+from pss_engine.retrieval.dense import Dense
+from pss_engine.retrieval.encoder import Encoder
 from pss_engine.retrieval.fusion import rrf
+from pss_engine.retrieval.passage import Hit, Passage
+from pss_engine.retrieval.search import Searcher
 
-__all__ = ["BM25", "Corpus", "Hit", "Passage", "rrf"]
+__all__ = ["BM25", "Corpus", "Dense", "Encoder", "Hit", "Passage", "Searcher", "rrf"]

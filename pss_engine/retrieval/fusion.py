@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pss_engine.errors import ConfigError
-from pss_engine.retrieval.corpus import Hit
+from pss_engine.retrieval.passage import Hit
 
 RRF_CONSTANT = 60
 
