@@ -18,6 +18,9 @@
 namespace pss {
 namespace {
 
+// Places of rankings that one thread sorts in about the time that a second one takes to wake.
+constexpr int64_t kSerialPlaces = 1 << 10;
+
 void check_range(const char* name, const int32_t* values, int64_t count, int64_t low, int64_t end) {
   for (int64_t i = 0; i < count; ++i)
     if (values[i] < low || values[i] >= end)
@@ -30,11 +33,13 @@ void check_range(const char* name, const int32_t* values, int64_t count, int64_t
 class Rankings {
  public:
   Rankings(const RetrieveTopk& op, int64_t first_list, int64_t lists, int64_t pieces)
-      : pieces_(pieces), depth_(std::min(op.depth, op.num_passages)), memory_(lists * pieces * depth_) {
+      : pieces_(pieces) {
+    const int64_t depth = std::min(op.depth, op.num_passages), size = Ranking::capacity(depth);
+    memory_.resize(lists * pieces * size);
     rankings_.reserve(lists * pieces);
     for (int64_t i = 0; i < lists * pieces; ++i) {
       const int64_t mask = op.mask_ids[op.groups[first_list + i / pieces]];
-      rankings_.emplace_back(memory_.data() + i * depth_, depth_, op.ranks,
+      rankings_.emplace_back(memory_.data() + i * size, depth, op.ranks,
                              mask < 0 ? nullptr : op.masks + mask * op.num_passages);
     }
   }
@@ -43,23 +48,24 @@ class Rankings {
 
   // Joins the pieces of each query and writes its ranking, from row `first_list` on.
   void write(const RetrieveTopk& op, int64_t first_list) {
-    std::vector<Found> all;
-    for (size_t list = 0; list < rankings_.size() / pieces_; ++list) {
-      all.clear();
+    const int64_t lists = int64_t(rankings_.size()) / pieces_;
+    for_each_row(lists, num_threads(lists, lists * op.depth, kSerialPlaces), [&](int, int64_t list) {
+      std::vector<Found> all;
       for (int64_t piece = 0; piece < pieces_; ++piece)
         all.insert(all.end(), of(list, piece).begin(), of(list, piece).end());
-      std::sort(all.begin(), all.end(), Better{op.ranks});
-      const int64_t row = (first_list + int64_t(list)) * op.depth;
+      const int64_t held_places = std::min<int64_t>(op.depth, all.size());
+      std::partial_sort(all.begin(), all.begin() + held_places, all.end(), Better{op.ranks});
+      const int64_t row = (first_list + list) * op.depth;
       for (int64_t place = 0; place < op.depth; ++place) {
-        const bool held = place < int64_t(all.size());
+        const bool held = place < held_places;
         op.list_passages[row + place] = held ? all[place].passage : -1;
         op.list_scores[row + place] = held ? all[place].score : 0.0f;
       }
-    }
+    });
   }
 
  private:
-  int64_t pieces_, depth_;
+  int64_t pieces_;
   std::vector<Found> memory_;
   std::vector<Ranking> rankings_;
 };
@@ -162,7 +168,8 @@ void retrieve_topk(const RetrieveTopk& op) {
   search_sparse(op);
   std::vector<std::vector<int64_t>> lists_of(op.num_groups);
   for (int64_t list = 0; list < lists; ++list) lists_of[op.groups[list]].push_back(list);
-  for (int64_t group = 0; group < op.num_groups; ++group) fuse(op, lists_of[group], group);
+  for_each_row(op.num_groups, num_threads(op.num_groups, lists * op.depth, kSerialPlaces),
+               [&](int, int64_t group) { fuse(op, lists_of[group], group); });
 }
 
 }  // namespace pss

@@ -105,9 +105,7 @@ class BM25:
         return SparseSearch(
             torch.tensor([row for query in terms for row in query], dtype=torch.int32),
             starts_of([len(query) for query in terms]),
-            torch.from_numpy(self._indptr),
-            torch.from_numpy(self._rows),
-            torch.from_numpy(self._weights),
+            *self._postings,
         )
 
     def save(self, folder: Path) -> None:
@@ -175,4 +173,5 @@ class BM25:
         lengths = np.where(corpus.present, self._lengths, 0)
         self._indptr, self._rows = postings.indptr, np.ascontiguousarray(postings.rows)
         self._weights = self.weighting.weights(postings, lengths, len(corpus))
+        self._postings = tuple(map(torch.from_numpy, (self._indptr, self._rows, self._weights)))
         self._version = corpus.version

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pss_engine.errors import ConfigError
 from pss_engine.ops import DenseSearch
 from pss_engine.retrieval.corpus import Corpus
 from pss_engine.retrieval.encoder import Encoder
@@ -26,17 +27,26 @@ class Dense:
 
     Args:
         vector_type: ``int8`` (a byte a feature, one scale a passage), ``float16`` or ``float32``.
+        vectors: [rows, dim] float32, where the encoder's vectors of all passages are known already.
         progress: ``progress(passages done, passages in all)`` while passages are encoded.
 
     Raises:
-        ConfigError: an unknown vector type, or an encoder that gives NaN.
+        ConfigError: an unknown vector type, vectors of another shape, or vectors with NaN.
     """
 
     def __init__(
-        self, corpus: Corpus, encoder: Encoder, vector_type: str = "int8", progress: Progress | None = None
+        self,
+        corpus: Corpus,
+        encoder: Encoder,
+        vector_type: str = "int8",
+        vectors: Tensor | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.corpus, self.encoder, self.vector_type = corpus, encoder, vector_type
-        self._vectors, self._scales = store_as(torch.zeros(0, encoder.dim), vector_type)
+        known = torch.zeros(0, encoder.dim) if vectors is None else vectors
+        if known.dim() != 2 or known.shape[1] != encoder.dim or len(known) not in (0, corpus.num_rows):
+            raise ConfigError(f"vectors are {list(known.shape)}; expected [{corpus.num_rows}, {encoder.dim}]")
+        self._vectors, self._scales = store_as(known, vector_type)
         self._follow(progress)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops import Retrieved, gather_tokens, retrieve_topk, rrf_shares
+from pss_engine.ops import Retrieved, gather_tokens, retrieve_topk
 from pss_engine.ops.search import MAX_DEPTH, SHARE_BITS
 from pss_engine.retrieval.bm25 import BM25
 from pss_engine.retrieval.corpus import Corpus
 from pss_engine.retrieval.dense import Dense
 from pss_engine.retrieval.fusion import RRF_CONSTANT
 from pss_engine.retrieval.passage import Hit, Passage
-from pss_engine.retrieval.search import check_search, ranks_of
+from pss_engine.retrieval.search import check_search, ranks_of, shares_of
 
 RRF_DEPTH = 50
 Mask = npt.NDArray[np.bool_]
@@ -136,8 +136,7 @@ class Hybrid:
     def _shares(self, num_texts: int, depth: int) -> Tensor:
         lexical, dense = self.weights
         held = [weight for weight, index in ((dense, self.dense), (lexical, self.bm25)) if index is not None]
-        rows = [rrf_shares(depth, self.constant, weight) for weight in held]
-        return torch.tensor(rows).repeat_interleave(num_texts, 0)
+        return shares_of(depth, self.constant, tuple(held), num_texts)
 
     def _masks(self, num_groups: int, masks: Sequence[Mask | None] | None) -> tuple[Tensor | None, Tensor]:
         """Each mask once, and which one each question has. Rows of removed passages are masked for all."""

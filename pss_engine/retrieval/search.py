@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -40,11 +41,17 @@ def ranked(
     depth = min(k, corpus.num_rows)
     if depth > MAX_DEPTH:
         raise ConfigError(f"k is {k}; a ranking holds at most {MAX_DEPTH} passages")
-    shares = torch.tensor([rrf_shares(depth)]).expand(num_lists, depth).contiguous()
+    shares = shares_of(depth, 60.0, (1.0,), num_lists)
     mask_ids = torch.full((num_lists,), -1 if masks is None else 0, dtype=torch.int32)
     groups = torch.arange(num_lists, dtype=torch.int32)
     found: Retrieved = retrieve_topk(ranks_of(corpus), dense, sparse, groups, shares, masks, mask_ids, 1)
     return found
+
+
+@lru_cache(maxsize=256)
+def shares_of(depth: int, constant: float, weights: tuple[float, ...], num_lists: int) -> Tensor:
+    """[len(weights) * num_lists, depth]: ``rrf_shares`` of each weight, ``num_lists`` times. Not to be written to."""
+    return torch.tensor([rrf_shares(depth, constant, weight) for weight in weights]).repeat_interleave(num_lists, 0)
 
 
 def hits_of(corpus: Corpus, rows: Tensor, scores: Tensor) -> list[list[Hit]]:
