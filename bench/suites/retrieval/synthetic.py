@@ -50,8 +50,10 @@ def vectors(rows: int) -> Vectors:
 
 
 def terms(rows: int, length: int, seed: int) -> list[list[str]]:
-    """Texts as terms; term i is drawn with a probability of about 1 / i."""
+    """Texts of half to three halves of ``length`` terms; term i is drawn with a probability of about 1 / i."""
     draw = np.random.default_rng(seed)
-    ranks = np.exp(draw.random((rows, length)) * np.log(VOCABULARY)).astype(np.int64)
-    names = np.array([f"t{i}" for i in range(VOCABULARY + 1)])
-    return [row.tolist() for row in names[ranks]]
+    lengths = draw.integers(length // 2, length + length // 2 + 1, rows)
+    ranks = np.exp(draw.random(lengths.sum()) * np.log(VOCABULARY)).astype(np.int64)
+    names = np.array([f"t{i}" for i in range(VOCABULARY + 1)])[ranks].tolist()
+    ends = np.cumsum(lengths).tolist()
+    return [names[end - count : end] for end, count in zip(ends, lengths.tolist(), strict=True)]
