@@ -56,16 +56,22 @@ class Dense:
             ConfigError: ``k`` below 1, or a single string in place of the list of queries.
         """
         check_search(queries, k)
-        if not queries:
-            return []
-        search, scales = self.dense(queries)
+        return self.search_vectors(self.encoder.queries(queries), k) if queries else []
+
+    def search_vectors(self, vectors: Tensor, k: int) -> list[list[Hit]]:
+        """``search`` with vectors [B, dim] float32 in place of texts. Raises ConfigError for a NaN too."""
+        check_search([], k)
+        search, scales = self._dense(vectors)
         found = ranked(self.corpus, search, None, k, present_mask(self.corpus))
         return hits_of(self.corpus, found.list_passages, found.list_scores * scales[:, None])
 
     def dense(self, queries: Sequence[str]) -> tuple[DenseSearch, Tensor]:
         """The queries as the op takes them, and what their scores are to be multiplied with: [B] float32."""
+        return self._dense(self.encoder.queries(queries))
+
+    def _dense(self, queries: Tensor) -> tuple[DenseSearch, Tensor]:
         self._follow()
-        vectors, scales = store_as(self.encoder.queries(queries), "int8" if self._scales is not None else "float32")
+        vectors, scales = store_as(queries, "int8" if self._scales is not None else "float32")
         return DenseSearch(vectors, self._vectors, self._scales), torch.ones(len(vectors)) if scales is None else scales
 
     def save(self, folder: Path) -> None:
