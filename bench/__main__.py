@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import compare, report
+from bench import compare, pictures, report
 from bench.environment import ROOT, say, stamp
 from bench.rows import Row, append_rows, newest_run, read_rows
 from bench.suites import SUITES, Options, Skipped, runner
@@ -32,13 +32,14 @@ def main(arguments: Sequence[str]) -> int:
             print(compare.table(newest_run(read_rows(options.old)), newest_run(read_rows(options.new))))
             return 0
         data = options.data or Path(os.environ.get("PSS_DATA") or ROOT.parent / "shared" / "data")
-        return _run(options.command, Options(options.quick, data), options.out, arguments)
+        out = options.out or RESULTS / f"{options.command}.jsonl"
+        return _run(options.command, Options(options.quick, data, out.parent), out, arguments)
     except PSSError as error:
         say(f"bench: {error}")
         return 1
 
 
-def _run(suite: str, options: Options, out: Path | None, arguments: Sequence[str]) -> int:
+def _run(suite: str, options: Options, out: Path, arguments: Sequence[str]) -> int:
     where = stamp(suite, arguments)
     rows = []
     try:
@@ -48,7 +49,6 @@ def _run(suite: str, options: Options, out: Path | None, arguments: Sequence[str
     except Skipped as reason:
         say(f"bench: {suite} is skipped: {reason}")
         return 0
-    out = out or RESULTS / f"{suite}.jsonl"
     append_rows(out, rows)
     say(f"bench: {len(rows)} rows of run {where.run} appended to {os.path.relpath(out)}")
     return 0
@@ -58,7 +58,11 @@ def _report(suites: Sequence[str], target: Path | None) -> int:
     if unknown := sorted(set(suites) - set(SUITES)):
         raise ConfigError(f"suites {', '.join(unknown)} are unknown; choices: {', '.join(SUITES)}")
     files = {suite: RESULTS / f"{suite}.jsonl" for suite in suites or SUITES}
-    tables = {suite: report.section(newest_run(read_rows(file))) for suite, file in files.items() if file.exists()}
+    tables = {
+        suite: report.section(newest_run(read_rows(file))) + pictures.of(file, ROOT)
+        for suite, file in files.items()
+        if file.exists()
+    }
     for suite in sorted(set(files) - set(tables)):
         say(f"bench: {suite} has no rows; python -m bench {suite} makes them")
     if target is None:

@@ -8,7 +8,7 @@ from pss_engine.errors import ConfigError
 
 MIB = 1024 * 1024
 CHOICES = {"state_dtype": ("auto", "float32", "bfloat16", "float16"), "activations": ("auto", "float32", "int8")}
-MAY_BE_ZERO = ("max_context", "max_overtakes", "max_draft_tokens")
+MAY_BE_ZERO = ("max_context", "max_overtakes", "max_draft_tokens", "audit_steps")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ class EngineConfig:
         fused_layers: on the CPU, run the layers of a step in one call; off: op by op, with the same bits.
         activations: what rows are taken in before quantised weights: ``float32`` gives the bits of the dequantised
             weights; ``int8`` is faster, in groups of 32 features with exact dot products; ``auto``: int8.
+        audit_steps: every so many steps the KV books are proved; what is wrong is logged and dumped; 0 = never.
+        audit_folder: where dumps go; empty = the system's folder for temporary files.
+        kv_timeline: file that the bytes of every call are written to as they change (JSONL); empty = none.
         state_dtype: how resident factors are kept: ``float32``, ``bfloat16``, ``float16`` or ``auto`` (the model's).
     """
 
@@ -48,6 +51,9 @@ class EngineConfig:
     cuda_graphs: bool = True
     fused_layers: bool = True
     activations: str = "auto"
+    audit_steps: int = 256
+    audit_folder: str = ""
+    kv_timeline: str = ""
     state_dtype: str = "auto"
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ class EngineCounters:
         num_generated_tokens: tokens sampled.
         num_drafted_tokens, num_accepted_tokens: tokens proposed and verified; each accepted one saved its row a step.
         num_preemptions: sequences whose blocks were taken back to be computed again.
+        num_audits, num_audit_alarms: times that the KV books were proved in service, and that they did not balance.
         num_finished, num_aborted, num_expired, num_failed: requests by their end.
     """
 
@@ -40,10 +41,34 @@ class EngineCounters:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     num_preemptions: int = 0
+    num_audits: int = 0
+    num_audit_alarms: int = 0
     num_finished: int = 0
     num_aborted: int = 0
     num_expired: int = 0
     num_failed: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass
+class RetrievalCounters:
+    """What the searches of a ``SessionRAG`` did since it was made.
+
+    Attributes:
+        num_searches: calls of ``retrieve_topk``.
+        num_questions: questions searched for.
+        num_unknown_questions: those of them with no term that the corpus knows; nothing was found for them.
+        num_evidence_tokens: token ids that went from the corpus into answer prompts as they are.
+        num_overlapped_steps: steps of the engine while a search ran.
+    """
+
+    num_searches: int = 0
+    num_questions: int = 0
+    num_unknown_questions: int = 0
+    num_evidence_tokens: int = 0
+    num_overlapped_steps: int = 0
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)

@@ -28,13 +28,24 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 # Those that decide move integers; tensors are for those that compute.
 DECIDERS = (
+    "engine/audit.py",
+    "engine/budget.py",
     "engine/drafting.py",
+    "engine/process_memory.py",
     "engine/scheduler.py",
+    "kv/account.py",
     "kv/block_pool.py",
     "kv/block_table.py",
+    "kv/geometry.py",
+    "kv/layers.py",
     "kv/ledger.py",
     "kv/memory.py",
+    "kv/plan.py",
     "kv/prefix.py",
+    "kv/proof.py",
+    "kv/timeline.py",
+    "kv/totals.py",
+    "kv/usage.py",
     "state/lru.py",
     "state/load_books.py",
 )

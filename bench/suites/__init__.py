@@ -14,6 +14,9 @@ SUITES = {
     "writer": "writing one state: our writer against a plain PEFT loop",
     "cpu": "kernels by weight format beside the machine's limits, tokens/s, memory, quality, against the peers",
     "engine": "many states in one batch against PEFT, states that come and go, drafts, prefixes, idle cost",
+    "kv": "KV bytes of flat, RAG and decomposed calls, of the cut, of block sizes; cost of the ledger (needs the data)",
+    "retrieval": "dense, BM25 and fused top-k against others, index size and build, from clue to answer prompt",
+    "relevance": "what is found on Cranfield and on real follow-up conversations (needs the evaluation data)",
     "lifecycle": "the bundled demo from history to answer: retrieval quality, latency, KV bytes",
     "dialogues": "states of long real dialogues: what their clues find (needs the evaluation data)",
 }
@@ -29,10 +32,12 @@ class Options:
     Attributes:
         quick: smaller, for a look; what was left out is in the params of the rows.
         data: folder of the evaluation data.
+        files: folder for what a suite keeps beside its rows; None: nothing is kept.
     """
 
     quick: bool
     data: Path
+    files: Path | None = None
 
 
 class Skipped(Exception):

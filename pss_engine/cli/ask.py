@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, Mode, ModelOptions, StoreFolder
+from pss_engine.cli.options import DEFAULT_STORE, Json, KVOptions, Mode, ModelOptions, StoreFolder
 
 if TYPE_CHECKING:
     from pss_engine.session import Answer
 
-_DEFAULT_MODEL_OPTIONS = ModelOptions()
+_DEFAULT_MODEL_OPTIONS, _DEFAULT_KV_OPTIONS = ModelOptions(), KVOptions()
 
 
 def ask(
@@ -29,6 +29,7 @@ def ask(
     max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     max_answer_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     store: StoreFolder = DEFAULT_STORE,
+    kv: KVOptions = _DEFAULT_KV_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -44,7 +45,7 @@ def ask(
         The follow-up.
     """
     from pss_engine.cli.output import emit_json
-    from pss_engine.cli.runtime import engine_with
+    from pss_engine.cli.runtime import engine_with, kv_budgets
     from pss_engine.retrieval import Corpus
     from pss_engine.session import SessionRAG
     from pss_engine.state import StateStore
@@ -52,20 +53,26 @@ def ask(
     states = StateStore(store)
     state = states.get(session)
     Corpus.load(corpus)  # a bad corpus is told before the model is loaded; only the model's tokenizer can cut it
-    engine = engine_with(model, [state])
+    engine = engine_with(model, [state], kv)
     passages = Corpus.load(corpus, engine.model.tokenizer.hf)
     rag = SessionRAG(
-        engine, passages, states, top_k=top_k, max_clue_tokens=max_clue_tokens, max_answer_tokens=max_answer_tokens
+        engine,
+        passages,
+        states,
+        top_k=top_k,
+        max_clue_tokens=max_clue_tokens,
+        max_answer_tokens=max_answer_tokens,
+        **kv_budgets(kv),
     )
     answer = rag.ask(session, query, mode)
     if as_json:
-        emit_json(answer.to_dict())
+        emit_json({**answer.to_dict(), "memory": engine.device_memory().to_dict()})
     else:
         _show(answer)
 
 
 def _show(answer: Answer) -> None:
-    from pss_engine.cli.output import console, cost, facts
+    from pss_engine.cli.output import console, cost, facts, mib, truncation
 
     rows: list[tuple[str, Any]] = [("clue", answer.clue.text)] if answer.clue.text else []
     titles = {passage.id: passage.title for passage in answer.evidence.passages}
@@ -73,8 +80,14 @@ def _show(answer: Answer) -> None:
         rows.append((f"[{number}]", f"{hit.passage_id}  {titles[hit.passage_id]}  ({hit.score:.2f})"))
     if not answer.evidence.hits:
         rows.append(("found", "no passage"))
+    usage, peak = answer.usage, answer.usage.peak_call
     rows += [
         ("answer", answer.text),
-        ("cost", cost(answer.usage.kv_peak_bytes, answer.usage.kv_cumulative_bytes, answer.seconds)),
+        ("cost", cost(usage.kv_peak_bytes, usage.kv_cumulative_bytes, answer.seconds)),
     ]
+    if peak:
+        declared = f"declared were {usage.declared_to_measured:.1f} times that"
+        rows.append(("peak", f"{mib(usage.kv_peak_bytes)} in {peak.call_id} ({peak.agent}); {declared}"))
+    if cut := truncation(usage):
+        rows.append(("truncated", cut))
     console().print(facts(rows))

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, ModelOptions, StoreFolder
+from pss_engine.cli.options import DEFAULT_STORE, Json, KVOptions, ModelOptions, StoreFolder
 
-_DEFAULT_MODEL_OPTIONS = ModelOptions()
+_DEFAULT_MODEL_OPTIONS, _DEFAULT_KV_OPTIONS = ModelOptions(), KVOptions()
 
 
 def clue(
@@ -18,6 +18,7 @@ def clue(
     *,
     max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     store: StoreFolder = DEFAULT_STORE,
+    kv: KVOptions = _DEFAULT_KV_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -32,19 +33,21 @@ def clue(
     query
         The follow-up.
     """
-    from pss_engine.cli.output import cost, emit_json, note
-    from pss_engine.cli.runtime import engine_with
+    from pss_engine.cli.output import cost, emit_json, note, truncation
+    from pss_engine.cli.runtime import engine_with, kv_budgets
     from pss_engine.session import SessionRAG
     from pss_engine.state import StateStore
 
     states = StateStore(store)
-    engine = engine_with(model, [states.get(session)])
-    rag = SessionRAG(engine, None, states, max_clue_tokens=max_clue_tokens)
+    engine = engine_with(model, [states.get(session)], kv)
+    rag = SessionRAG(engine, None, states, max_clue_tokens=max_clue_tokens, **kv_budgets(kv))
     said = rag.clues([(session, query)])[0]
     if as_json:
-        usage = said.usage.to_dict()
+        usage, memory = said.usage.to_dict(), engine.device_memory().to_dict()
         document = {"session": session, "query": query, "clue": said.text, "state_digest": said.state_digest}
-        emit_json({**document, "usage": usage, "seconds": said.seconds})
+        emit_json({**document, "usage": usage, "seconds": said.seconds, "memory": memory})
         return
     print(said.text)
+    if cut := truncation(said.usage):
+        note(cut)
     note(cost(said.usage.kv_peak_bytes, said.usage.kv_cumulative_bytes, said.seconds))

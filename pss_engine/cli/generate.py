@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, ModelOptions, SamplingOptions, StoreFolder
+from pss_engine.cli.options import DEFAULT_STORE, Json, KVOptions, ModelOptions, SamplingOptions, StoreFolder
 from pss_engine.errors import PSSError, RequestRejected
 
 if TYPE_CHECKING:
     from pss_engine.engine import RequestOutput
 
-_DEFAULT_MODEL_OPTIONS, _DEFAULT_SAMPLING_OPTIONS = ModelOptions(), SamplingOptions()
+_DEFAULT_MODEL_OPTIONS, _DEFAULT_SAMPLING_OPTIONS, _DEFAULT_KV_OPTIONS = ModelOptions(), SamplingOptions(), KVOptions()
 
 
 def generate(
@@ -25,6 +25,7 @@ def generate(
     raw: Annotated[bool, Parameter(help="Plain text, without the chat template.", show_default=False)] = False,
     store: StoreFolder = DEFAULT_STORE,
     sampling: SamplingOptions = _DEFAULT_SAMPLING_OPTIONS,
+    kv: KVOptions = _DEFAULT_KV_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -37,8 +38,8 @@ def generate(
     prompts
         Each is a user's message, or plain text with --raw; - reads one from stdin.
     """
-    from pss_engine.cli.output import cost, emit_json, note
-    from pss_engine.cli.runtime import engine_with, sampling_params
+    from pss_engine.cli.output import cost, emit_json, note, truncation
+    from pss_engine.cli.runtime import engine_with, kv_budgets, sampling_params
     from pss_engine.engine import Request
     from pss_engine.kv import QueryUsage
     from pss_engine.state import StateStore
@@ -49,23 +50,26 @@ def generate(
     if any(not text.strip() for text in texts):
         raise RequestRejected(f"prompt {next(i for i, t in enumerate(texts, 1) if not t.strip())} is empty")
     params = sampling_params(sampling)
-    engine = engine_with(model, [StateStore(store).get(session)] if session else [])
-    requests = [
-        Request(text if raw else [{"role": "user", "content": text}], params, session=session or None) for text in texts
-    ]
+    engine = engine_with(model, [StateStore(store).get(session)] if session else [], kv)
+    messages = [text if raw else [{"role": "user", "content": text}] for text in texts]
+    shared: dict[str, Any] = {"session": session or None, "query": "generate", **kv_budgets(kv)}
+    requests = [Request(message, params, **shared) for message in messages]
     outputs = engine.generate(requests)
     failed = next((output for output in outputs if output.finish_reason == "error"), None)
     if failed:
         raise PSSError(f"request {failed.request_id} failed: {failed.error}")
     if as_json:
         rows = [{"prompt": text, **_row(output)} for text, output in zip(texts, outputs, strict=True)]
-        emit_json({"session": session or None, "outputs": rows, "counters": engine.counters.to_dict()})
+        document = {"session": session or None, "outputs": rows, "counters": engine.counters.to_dict()}
+        emit_json({**document, "memory": engine.device_memory().to_dict()})
         return
     for number, (text, output) in enumerate(zip(texts, outputs, strict=True), 1):
         if len(texts) > 1:
             note(f"{'' if number == 1 else chr(10)}[{number}] {text}")
         print(output.text, flush=True)
     usage = QueryUsage([output.usage for output in outputs])
+    if cut := truncation(usage):
+        note(cut)
     note(cost(usage.kv_peak_bytes, usage.kv_cumulative_bytes, max(output.timings.total_s for output in outputs)))
 
 

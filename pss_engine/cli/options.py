@@ -19,7 +19,7 @@ ModelName = Annotated[
 ]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
-_MODEL, _WRITER = Group("Model", sort_key=8), Group("Writer", sort_key=5)
+_MODEL, _WRITER, _KV = Group("Model", sort_key=8), Group("Writer", sort_key=5), Group("KV accounting", sort_key=6)
 _SAMPLING = Group("Sampling", sort_key=5)
 
 
@@ -67,3 +67,18 @@ class SamplingOptions:
         tuple[str, ...], Parameter(help="A string that ends the text; may be repeated.", show_default=False)
     ] = ()
     ignore_eos: Annotated[bool, Parameter(help="Go on past the end of the turn.", show_default=False)] = False
+
+
+@Parameter(name="*", group=_KV)
+@dataclass(frozen=True)
+class KVOptions:
+    """What calls may hold in KV cache, and where it is written down."""
+
+    max_kv_bytes: Annotated[int, Parameter(help="A call may hold at most so many; 0: no limit.")] = 0
+    max_query_kv_bytes: Annotated[int, Parameter(help="A query's calls that live together, likewise.")] = 0
+    truncate_to_kv_budget: Annotated[
+        bool, Parameter(help="Generate fewer tokens where a budget is exceeded; else refuse.", show_default=False)
+    ] = False
+    kv_timeline: Annotated[
+        Path | None, Parameter(help="Write what every call holds over time to this file.", show_default=False)
+    ] = None

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from pss_engine.kv import QueryUsage
+
 MIB = 1024 * 1024
 PIPE_WIDTH = 120
 
@@ -57,6 +59,12 @@ def mib(num_bytes: float) -> str:
 def cost(peak_bytes: int, cumulative_bytes: int, seconds: float) -> str:
     """What every call says of itself."""
     return f"peak KV {mib(peak_bytes)}, cumulative {mib(cumulative_bytes)}, {seconds:.2f} s"
+
+
+def truncation(usage: QueryUsage) -> str:
+    """What KV budgets took from the outputs; empty where they took nothing."""
+    cut = sum(call.truncated_tokens for call in usage.calls)
+    return f"{cut} tokens fewer than asked for, to keep the KV budget" if cut else ""
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pss_engine.cli.options import ModelOptions, SamplingOptions, WriterOptions
+from pss_engine.cli.options import KVOptions, ModelOptions, SamplingOptions, WriterOptions
 from pss_engine.cli.progress import loading
 from pss_engine.config import EngineConfig
 from pss_engine.errors import ConfigError
@@ -41,23 +41,39 @@ def open_model(options: ModelOptions) -> LoadedModel:
         )
 
 
-def open_engine(options: ModelOptions, model: LoadedModel, ranks: Iterable[int] = ()) -> Engine:
+def open_engine(
+    options: ModelOptions, model: LoadedModel, ranks: Iterable[int] = (), kv: KVOptions | None = None
+) -> Engine:
     """An engine with slots for states of these ranks, one each."""
     from pss_engine.engine import Engine
 
     known = list(ranks) or [1]
     slots = min(len(known), MAX_SLOTS)
-    config = EngineConfig(kv_cache_bytes=options.kv_cache_bytes, num_state_slots=slots, max_rank=max(known))
-    return Engine(model, config)
+    timeline = str(kv.kv_timeline) if kv and kv.kv_timeline else ""
+    return Engine(
+        model,
+        EngineConfig(
+            kv_cache_bytes=options.kv_cache_bytes, num_state_slots=slots, max_rank=max(known), kv_timeline=timeline
+        ),
+    )
 
 
-def engine_with(options: ModelOptions, states: Iterable[SessionState]) -> Engine:
+def engine_with(options: ModelOptions, states: Iterable[SessionState], kv: KVOptions | None = None) -> Engine:
     """Model and engine with these states registered."""
     states = list(states)
-    engine = open_engine(options, open_model(options), [state.max_rank for state in states])
+    engine = open_engine(options, open_model(options), [state.max_rank for state in states], kv)
     for state in states:
         engine.add_state(state)
     return engine
+
+
+def kv_budgets(options: KVOptions) -> dict[str, Any]:
+    """Budgets as requests take them."""
+    return {
+        "max_kv_bytes": options.max_kv_bytes or None,
+        "max_query_kv_bytes": options.max_query_kv_bytes or None,
+        "truncate_to_kv_budget": options.truncate_to_kv_budget,
+    }
 
 
 def writer_config(options: WriterOptions) -> WriterConfig:

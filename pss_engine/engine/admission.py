@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pss_engine.config import EngineConfig
+from pss_engine.engine.budget import within_budget
 from pss_engine.engine.request import Request
 from pss_engine.errors import ConfigError, RequestRejected
-from pss_engine.kv import GROUPS, KVGeometry
+from pss_engine.kv import GROUPS, KVGeometry, KVMemory
 from pss_engine.models import LoadedModel
 
 
-class Admission:
-    """Limits of one engine on one model. ``max_cached_tokens`` is what the KV cache holds for a single request."""
+@dataclass(frozen=True)
+class Admitted:
+    """A request that may come in: its prompt, and how far it may go.
 
-    def __init__(self, model: LoadedModel, config: EngineConfig, max_cached_tokens: int) -> None:
-        self._model, self._max_cached_tokens = model, max_cached_tokens
+    Attributes:
+        max_new_tokens: what was asked for, ended by the context and by KV budgets.
+        truncated_tokens: those that budgets took.
+    """
+
+    token_ids: list[int]
+    max_new_tokens: int
+    truncated_tokens: int
+
+
+class Admission:
+    """Limits of one engine on one model."""
+
+    def __init__(self, model: LoadedModel, config: EngineConfig, memory: KVMemory) -> None:
+        self._model, self._memory = model, memory
         if config.max_context > model.config.max_context:
             raise ConfigError(f"max_context {config.max_context} is over the model's {model.config.max_context} tokens")
         self.max_context = config.max_context or model.config.max_context
@@ -28,11 +44,12 @@ class Admission:
             raise ConfigError(f"kv_cache_bytes {config.kv_cache_bytes} is less than one block of {block_bytes} bytes")
         return config.kv_cache_bytes // block_bytes
 
-    def prompt_tokens(self, request: Request) -> list[int]:
-        """Tokens of a request's prompt, checked against every limit.
+    def admit(self, request: Request) -> Admitted:
+        """Check a request against every limit.
 
         Raises:
-            RequestRejected: an empty prompt, an id outside the vocabulary, or more tokens than fit.
+            RequestRejected: an empty prompt, an id outside the vocabulary, more tokens than fit, or more KV than its
+                budgets allow.
         """
         token_ids = self._tokenize(request)
         if not token_ids:
@@ -44,16 +61,15 @@ class Admission:
             raise RequestRejected(
                 f"prompt has {len(token_ids)} tokens; the context holds {self.max_context} with the answer"
             )
-        needed = len(token_ids) + self.max_new_tokens(request, len(token_ids))
-        if needed > self._max_cached_tokens:
+        asked = min(request.sampling.max_new_tokens, self.max_context - len(token_ids))
+        planned = self._memory.ledger.planned(request.query)
+        allowed = within_budget(request, len(token_ids), asked, self._memory.geometry, planned)
+        if len(token_ids) + allowed > self._memory.max_tokens:
             raise RequestRejected(
-                f"prompt and output need {needed} tokens of KV; the cache holds {self._max_cached_tokens}"
+                f"prompt and output need {len(token_ids) + allowed} tokens of KV;"
+                f" the cache holds {self._memory.max_tokens}"
             )
-        return token_ids
-
-    def max_new_tokens(self, request: Request, num_prompt: int) -> int:
-        """What was asked for, ended by the context."""
-        return min(request.sampling.max_new_tokens, self.max_context - num_prompt)
+        return Admitted(token_ids, allowed, asked - allowed)
 
     def _tokenize(self, request: Request) -> list[int]:
         prompt = request.prompt

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from pss_engine.config import EngineConfig
 from pss_engine.engine.admission import Admission
+from pss_engine.engine.audit import Audit
 from pss_engine.engine.cuda_graphs import Graphs
 from pss_engine.engine.detokenizer import Detokenizer
+from pss_engine.engine.device_memory import DeviceMemory, MemoryMeter
 from pss_engine.engine.drafting import Drafter
 from pss_engine.engine.fused_transformer import FusedTransformer, why_not_fused
 from pss_engine.engine.graph_runner import GraphRunner
@@ -21,7 +24,7 @@ from pss_engine.engine.sampler import TokenSampler, verify
 from pss_engine.engine.scheduler import Chunk, Scheduler
 from pss_engine.engine.sequence import Sequence
 from pss_engine.errors import PSSError, RequestRejected
-from pss_engine.kv import KVCache, KVMemory
+from pss_engine.kv import KVCache, KVMemory, Timeline
 from pss_engine.metrics import EngineCounters
 from pss_engine.models import LoadedModel
 from pss_engine.state import SessionState, StateHandle, StateStore
@@ -54,8 +57,11 @@ class Engine:
         self.memory = KVMemory(geometry, num_usable, self.config.prefix_caching)
         self.slots = state_slots(model, self.config)
         self.states = StateRegistry(model, self.slots, self.config.max_rank)
-        self._admission = Admission(model, self.config, self.memory.max_tokens)
+        self._admission = Admission(model, self.config, self.memory)
+        self._audit = Audit(self.memory, self.counters, self.config.audit_steps, self.config.audit_folder)
+        self._timeline = Timeline(Path(self.config.kv_timeline), geometry) if self.config.kv_timeline else None
         cache = KVCache(geometry, num_blocks, model.config.hidden_size, model.dtype, model.device)
+        self._meter = MemoryMeter(model, cache, self.slots)
         replays = self._graph_runner(graphs, cache) if graphs else None
         self.why_not_fused = why_not_fused(model) if self.config.fused_layers else "fused_layers=False"
         fused = None if self.why_not_fused else FusedTransformer(model.transformer, cache, self.slots, self.counters)
@@ -116,7 +122,7 @@ class Engine:
         """Queue a request; returns its id. ``on_text`` is called after each of its steps with the settled text so far.
 
         Raises:
-            RequestRejected: empty or too long, an id in use, or a full queue.
+            RequestRejected: empty or too long, over its KV budget, an id in use, or a full queue.
             SessionNotFound: no state is registered for its session.
         """
         state = self.states.get(request.session) if request.session is not None else None
@@ -125,11 +131,16 @@ class Engine:
         request_id = request.request_id or f"call-{next(self._ids)}"
         if request_id in self._live:
             raise RequestRejected(f"request id {request_id!r} is in use by a live request")
-        token_ids = self._admission.prompt_tokens(request)
+        admitted = self._admission.admit(request)
+        token_ids = admitted.token_ids
         kv = self.memory.open(
             request_id,
             len(token_ids),
+            query=request.query,
+            session=request.usage_session or request.session or "",
             agent=request.agent,
+            max_new_tokens=admitted.max_new_tokens,
+            truncated_tokens=admitted.truncated_tokens,
             state_bytes=state.num_bytes if state else 0,
             state_digest=state.digest if state else "",
             scope=request.scope,
@@ -138,7 +149,7 @@ class Engine:
             request,
             request_id,
             token_ids,
-            self._admission.max_new_tokens(request, len(token_ids)),
+            admitted.max_new_tokens,
             kv,
             TokenSampler(request.sampling),
             Detokenizer(self.model.tokenizer, request.sampling.stop),
@@ -156,12 +167,17 @@ class Engine:
         if sequence is None:
             return None
         self.counters.num_aborted += 1
-        return self._finish(sequence, "abort")
+        output = self._finish(sequence, "abort")
+        self._record()
+        return output
 
     def step(self) -> list[RequestOutput]:
         """Run one batch; returns the requests that ended in it."""
         undelivered, self._undelivered = self._undelivered, []
-        return undelivered + self._step()
+        outputs = self._step()
+        self._record()
+        self._audit.step(self._live)
+        return undelivered + outputs
 
     def generate(
         self, requests: Iterable[Request], on_output: Callable[[RequestOutput], None] | None = None
@@ -191,8 +207,16 @@ class Engine:
                 done[output.request_id] = output
                 if on_output:
                     on_output(output)
-        self._undelivered += others
+        self.keep(others)
         return [output for output in done.values() if output is not None]
+
+    def device_memory(self) -> DeviceMemory:
+        """Where the memory of the process went: weights, states, KV, activations, and what is left, by name."""
+        return self._meter.read()
+
+    def keep(self, outputs: list[RequestOutput]) -> None:
+        """Outputs that were not for who took them; the next :meth:`step` returns them."""
+        self._undelivered += outputs
 
     def check(self) -> None:
         """Raise unless blocks, ledger and slots balance."""
@@ -213,6 +237,7 @@ class Engine:
         outputs += self._fail_loads()
         if not chunks:
             return outputs
+        self._record()  # what a step holds is most before it ends its requests
         try:
             logits = self._runner.run(chunks)
             ready = [chunk for chunk in chunks if chunk.completes]
@@ -227,6 +252,10 @@ class Engine:
         ended = [c.sequence for c, new in zip(ready, tokens, strict=True) if self._append(c, new)]
         self.counters.num_finished += len(ended)
         return outputs + [self._finish(sequence, sequence.finish_reason) for sequence in ended]
+
+    def _record(self) -> None:
+        if self._timeline is not None:
+            self._timeline.record(self.counters.num_steps, self.memory)
 
     def _take_slot(self, sequence: Sequence) -> bool:
         if sequence.state is not None:

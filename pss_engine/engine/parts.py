@@ -22,6 +22,7 @@ def kv_geometry(model: LoadedModel, config: EngineConfig) -> KVGeometry:
         element_bytes=model.dtype.itemsize,
         block_size=config.block_size,
         hidden_size=model.config.hidden_size,
+        dtype=str(model.dtype).removeprefix("torch."),
     )
 
 

@@ -59,6 +59,12 @@ class Request:
         prompt: chat messages (the model's template is applied), plain text, or token ids.
         session: id of the state to decode with; None = the base model.
         agent: who calls; usage is reported under this name.
+        query: id of the user's query that this call serves; its calls are accounted together.
+        usage_session: session that the call is charged to; empty = ``session``. Names the owner of a call that the base
+            model decodes.
+        max_kv_bytes: the call may hold at most so many bytes of KV, in whole blocks; None = no limit.
+        max_query_kv_bytes: the live calls of its query, this one among them, may hold at most so many together.
+        truncate_to_kv_budget: where a budget is exceeded, generate fewer tokens instead of being refused.
         priority: larger goes first; equal ones in order of arrival.
         deadline_s: seconds from arrival after which the request ends with what it has; None = never.
         scope: prefixes are shared inside one scope only; name a tenant where timing must not tell.
@@ -73,8 +79,19 @@ class Request:
     priority: int = 0
     deadline_s: float | None = None
     scope: str = ""
+    query: str = ""
+    usage_session: str = ""
+    max_kv_bytes: int | None = None
+    max_query_kv_bytes: int | None = None
+    truncate_to_kv_budget: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("max_kv_bytes", "max_query_kv_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RequestRejected(f"{name} is {value}; it must be at least 1, or None for no limit")
+        if self.max_query_kv_bytes is not None and not self.query:
+            raise RequestRejected("max_query_kv_bytes needs the id of the query that it limits; set query")
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise RequestRejected(f"deadline_s is {self.deadline_s}; it must be above 0, or None")
 

@@ -99,16 +99,14 @@ class Scheduler:
             must_wait = any(s.num_overtaken >= self._config.max_overtakes for s in passed)
             if sequence.state is not None and must_wait:
                 continue
-            sequence.adopt_prefix()
+            prefix = sequence.kv.find_prefix(sequence.token_ids)
             # the whole prompt must fit, so that a half prefilled sequence is not thrown out by the next one
-            fits = sequence.kv.can_hold(len(sequence.token_ids))
-            if not fits or not self._take_slot(sequence):
-                sequence.kv.release()
-                sequence.rewind()
-                if not fits:
-                    return
+            if not sequence.kv.can_adopt(prefix, len(sequence.token_ids)):
+                return
+            if not self._take_slot(sequence):
                 passed.append(sequence)
                 continue
+            sequence.adopt(prefix)
             self.waiting.remove(sequence)
             self.running.append(sequence)
             if sequence.state is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pss_engine.engine.request import DraftUsage, RequestOutput, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pss_engine.engine.detokenizer import Detokenizer
     from pss_engine.engine.drafting import Drafter
@@ -67,9 +67,9 @@ class Sequence:
     def generated(self) -> list[int]:
         return self.token_ids[self.num_prompt :]
 
-    def adopt_prefix(self) -> None:
-        """Begin where the prefix cache ends."""
-        self.num_stored, self.num_shared = self.kv.adopt_prefix(self.token_ids)
+    def adopt(self, prefix: Mapping[str, list[int]]) -> None:
+        """Begin where a known prefix ends."""
+        self.num_stored, self.num_shared = self.kv.adopt(prefix)
 
     def draft(self, limit: int) -> list[int]:
         """Tokens that may follow the known ones, at most ``limit``; the last of the request is always sampled."""
@@ -119,7 +119,7 @@ class Sequence:
         """``num_tokens`` more tokens are in the cache; publish what is whole."""
         self.num_stored += num_tokens
         self.num_shared = max(self.num_shared, self.num_stored)
-        self.kv.stored(self.num_stored)
+        self.kv.stored(self.num_stored, self.num_shared)
         self.kv.publish(self.token_ids, min(self.num_stored, len(self.token_ids)))
 
     def rewind(self) -> None:

@@ -41,9 +41,18 @@ class BlockPool:
         return self.num_blocks - self.num_free
 
     @property
-    def num_references(self) -> int:
-        """Holds on all blocks; more than ``num_used`` where blocks are shared."""
-        return sum(self._references)
+    def num_occupied(self) -> int:
+        """Blocks with content that somebody holds or that can be found again."""
+        return self.num_blocks - len(self._free)
+
+    @property
+    def references(self) -> list[int]:
+        """Holds on each block; more than one where it is shared."""
+        return list(self._references)
+
+    def is_cached(self, block: int) -> bool:
+        """Whether nobody holds the block, but its content can be found."""
+        return block in self._cached
 
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks, each with one reference and no known content.

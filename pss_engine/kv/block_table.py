@@ -16,15 +16,24 @@ class BlockTable:
         """Blocks still to be allocated before ``num_tokens`` tokens fit."""
         return max(0, -(-num_tokens // self.block_size) - len(self.blocks))
 
-    def grow(self, num_tokens: int) -> int:
-        """Allocate what is missing for ``num_tokens``; returns how many blocks are new.
+    def grow(self, num_tokens: int) -> list[int]:
+        """Allocate what is missing for ``num_tokens``; returns the new blocks.
 
         Raises:
             CapacityError: the pool has too few free blocks; nothing is taken.
         """
-        missing = self.missing(num_tokens)
-        self.blocks += self.pool.allocate(missing)
-        return missing
+        new = self.pool.allocate(self.missing(num_tokens))
+        self.blocks += new
+        return new
+
+    def trim(self, num_tokens: int) -> list[int]:
+        """Give back the blocks beyond those that ``num_tokens`` need; returns them."""
+        kept = -(-num_tokens // self.block_size)
+        if kept >= len(self.blocks):
+            return []
+        self.blocks, given = self.blocks[:kept], self.blocks[kept:]
+        self.pool.release(given)
+        return given
 
     def adopt(self, blocks: list[int]) -> None:
         """Begin with blocks of a known prefix, shared with whoever holds them."""
@@ -32,8 +41,6 @@ class BlockTable:
             self.pool.share(block)
         self.blocks += blocks
 
-    def release(self) -> int:
-        """Give all blocks back; returns how many they were."""
-        blocks, self.blocks = self.blocks, []
-        self.pool.release(blocks)
-        return len(blocks)
+    def release(self) -> None:
+        """Give all blocks back."""
+        self.trim(0)

@@ -1,159 +1,235 @@
-"""The single owner of truth about KV bytes: every block change is charged to a call. Integers only."""
+"""The single owner of truth about KV bytes: every block change is charged to a call. Integers only.
+
+The charging rule
+-----------------
+1. A block belongs to the calls that hold it. With n holders each is charged ``block_bytes // n``; the
+   ``block_bytes % n`` bytes that remain are charged to the holder that has held it longest.
+2. When a call comes or goes, the charges of the others change at once. The last holder pays for the whole block.
+3. A block that nobody holds but whose prefix is known is charged to the cache, to no call.
+4. So after every change ``charges = bytes of held blocks`` and ``charges + cached = bytes of all blocks with content``,
+   exactly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pss_engine.kv.account import CallAccount, QueryAccount, group_usages
 from pss_engine.kv.geometry import GROUPS, SESSION, SHARED, KVGeometry
+from pss_engine.kv.proof import Held, recount
+from pss_engine.kv.totals import Totals
+from pss_engine.kv.usage import CallUsage
 
-
-@dataclass
-class CallUsage:
-    """What one call held in KV cache.
-
-    ``kv_peak_bytes`` counts tokens: (prompt + generated tokens whose keys were stored) x bytes per token; the last
-    sampled token is never stored. ``kv_peak_bytes_allocated`` counts whole blocks, also those shared with other calls.
-    ``kv_allocated_bytes`` adds up every block newly allocated to the call, also those allocated again after a
-    preemption; blocks that the prefix cache had when the call (last) started are in ``kv_reused_blocks`` instead. Of
-    its tokens ``cached_tokens`` were not run at all, ``cached_shared_tokens`` not below the cut.
-    """
-
-    call_id: str
-    agent: str = ""
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    kv_bytes_per_token: int = 0
-    kv_block_tokens: int = 0
-    kv_peak_tokens: int = 0
-    kv_peak_bytes: int = 0
-    kv_peak_bytes_allocated: int = 0
-    kv_allocated_bytes: int = 0
-    kv_reused_blocks: int = 0
-    cached_tokens: int = 0
-    cached_shared_tokens: int = 0
-    state_bytes: int = 0
-    num_preemptions: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass
-class QueryUsage:
-    """The calls of one query together: peak = the largest single call (and which), cumulative = the sum over calls."""
-
-    calls: list[CallUsage] = field(default_factory=list)
-
-    @property
-    def peak_call(self) -> CallUsage | None:
-        return max(self.calls, key=lambda call: call.kv_peak_bytes, default=None)
-
-    @property
-    def kv_peak_bytes(self) -> int:
-        return self.peak_call.kv_peak_bytes if self.peak_call else 0
-
-    @property
-    def kv_cumulative_bytes(self) -> int:
-        """Sum over the calls of each call's own peak, the figure the papers report."""
-        return sum(call.kv_peak_bytes for call in self.calls)
-
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(call.prompt_tokens for call in self.calls)
-
-    @property
-    def generated_tokens(self) -> int:
-        return sum(call.generated_tokens for call in self.calls)
-
-    def to_dict(self) -> dict[str, Any]:
-        peak = self.peak_call
-        return {
-            "kv_peak_bytes": self.kv_peak_bytes,
-            "kv_peak_call": {"call_id": peak.call_id, "agent": peak.agent} if peak else None,
-            "kv_cumulative_bytes": self.kv_cumulative_bytes,
-            "prompt_tokens": self.prompt_tokens,
-            "generated_tokens": self.generated_tokens,
-            "calls": [call.to_dict() for call in self.calls],
-        }
+OWNERS = ("call_id", "query", "session", "agent")
 
 
 class KVLedger:
-    """Charges of the live calls: each holds blocks of each group, and the holds add up to the pools' references."""
+    """Charges of the live calls, by block and holder; usage of each call when it ends.
 
-    def __init__(self, geometry: KVGeometry) -> None:
-        self.geometry = geometry
-        self._live: dict[str, CallUsage] = {}
-        self._held: dict[str, dict[str, int]] = {}
+    Args:
+        clock_ns: time in nanoseconds, for byte-seconds.
+    """
+
+    def __init__(self, geometry: KVGeometry, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.geometry, self.totals = geometry, Totals()
+        self._clock_ns = clock_ns
+        self._live: dict[str, CallAccount] = {}
+        self._queries: dict[str, QueryAccount] = {}
+        self._holders: tuple[dict[int, list[CallAccount]], ...] = ({}, {})
+        self._block_bytes = [geometry.block_bytes(group) for group in GROUPS]
 
     @property
     def num_live_calls(self) -> int:
         return len(self._live)
 
-    def open(self, call_id: str, prompt_tokens: int, agent: str = "", state_bytes: int = 0) -> None:
+    @property
+    def charged_bytes(self) -> int:
+        """Sum of the charges of all live calls."""
+        return sum(sum(account.charged) for account in self._live.values())
+
+    def charges(self, owner: str) -> dict[str, int]:
+        """Charged bytes by ``call_id``, ``query``, ``session``, ``agent``, or layer ``group``."""
+        found: dict[str, int] = {}
+        for account in list(self._live.values()):
+            if owner == "group":
+                for group, charged in zip(GROUPS, account.charged, strict=True):
+                    found[group] = found.get(group, 0) + charged
+            else:
+                name = getattr(account.usage, owner)
+                found[name] = found.get(name, 0) + sum(account.charged)
+        return found
+
+    def owners(self) -> list[tuple[CallUsage, int]]:
+        """Each live call, by its usage so far, and what it is charged now."""
+        return [(account.usage, sum(account.charged)) for account in self._live.values()]
+
+    def planned(self, query: str) -> int:
+        """Bytes that the live calls of a query may come to hold together, shared blocks counted for each."""
+        return self._queries[query].planned if query in self._queries else 0
+
+    # the life of a call
+
+    def open(
+        self,
+        call_id: str,
+        prompt_tokens: int,
+        *,
+        query: str = "",
+        session: str = "",
+        agent: str = "",
+        state_bytes: int = 0,
+        max_new_tokens: int = 0,
+        truncated_tokens: int = 0,
+    ) -> None:
         if call_id in self._live:
             raise ValueError(f"call {call_id!r} is already in the ledger")
-        self._live[call_id] = CallUsage(
+        geometry = self.geometry
+        usage = CallUsage(
             call_id,
             agent,
+            query,
+            session,
             prompt_tokens=prompt_tokens,
-            kv_bytes_per_token=self.geometry.bytes_per_token,
-            kv_block_tokens=self.geometry.block_size,
+            max_new_tokens=max_new_tokens,
+            truncated_tokens=truncated_tokens,
+            kv_dtype=geometry.dtype,
+            kv_block_tokens=geometry.block_size,
+            kv_bytes_per_token=geometry.bytes_per_token,
+            kv_declared_bytes=(prompt_tokens + max_new_tokens) * geometry.bytes_per_token,
+            recurrent_state_bytes=geometry.recurrent_bytes,
             state_bytes=state_bytes,
+            groups=group_usages(geometry),
         )
-        self._held[call_id] = dict.fromkeys(GROUPS, 0)
+        of_query = self._queries.setdefault(query, QueryAccount()) if query else None
+        # the last sampled token is never stored
+        planned = geometry.held_bytes(prompt_tokens + max(0, max_new_tokens - 1))
+        self._live[call_id] = CallAccount(usage, of_query, planned, self._clock_ns())
 
-    def allocated(self, call_id: str, group: str, num_blocks: int) -> None:
-        """``num_blocks`` new blocks of a layer group now belong to the call."""
-        self._live[call_id].kv_allocated_bytes += num_blocks * self.geometry.block_bytes(group)
-        self._hold(call_id, group, num_blocks)
+    def allocated(self, call_id: str, group: str, blocks: Sequence[int]) -> None:
+        """New blocks of a layer group now belong to the call."""
+        account, usage = self._live[call_id], self._live[call_id].usage
+        usage.kv_allocated_bytes += len(blocks) * self.geometry.block_bytes(group)
+        usage.groups[group].allocated_blocks += len(blocks)
+        self._take(account, GROUPS.index(group), blocks)
 
-    def reused(self, call_id: str, num_blocks: dict[str, int]) -> None:
+    def reused(self, call_id: str, blocks: Mapping[str, Sequence[int]]) -> None:
         """Blocks with a known prefix, by group, are held by the call too: their tokens need no run."""
-        call, block_size = self._live[call_id], self.geometry.block_size
-        call.kv_reused_blocks = sum(num_blocks.values())
-        call.cached_tokens, call.cached_shared_tokens = (num_blocks[g] * block_size for g in (SESSION, SHARED))
-        for group, count in num_blocks.items():
-            self._hold(call_id, group, count)
+        account, usage = self._live[call_id], self._live[call_id].usage
+        usage.kv_reused_blocks = sum(map(len, blocks.values()))
+        block_size = self.geometry.block_size
+        usage.cached_tokens, usage.cached_shared_tokens = (len(blocks[g]) * block_size for g in (SESSION, SHARED))
+        for at, group in enumerate(GROUPS):
+            usage.groups[group].reused_blocks = len(blocks[group])
+            self._take(account, at, blocks[group])
 
-    def stored(self, call_id: str, num_tokens: int) -> None:
-        """The call's cache now holds ``num_tokens`` tokens."""
-        call = self._live[call_id]
-        call.kv_peak_tokens = max(call.kv_peak_tokens, num_tokens)
-        call.kv_peak_bytes = call.kv_peak_tokens * self.geometry.bytes_per_token
+    def stored(self, call_id: str, num_tokens: int, num_shared: int) -> None:
+        """The call's cache holds ``num_tokens`` tokens in all layers, ``num_shared`` in the shared ones at least."""
+        self._live[call_id].store(num_tokens, num_shared, self.geometry)
 
-    def released(self, call_id: str) -> None:
-        """All blocks of the call were given back; it is still open."""
-        self._held[call_id] = dict.fromkeys(GROUPS, 0)
+    def released(self, call_id: str, blocks: Mapping[str, Sequence[int]]) -> None:
+        """The call gave these blocks back; it is still open."""
+        for at, group in enumerate(GROUPS):
+            if blocks.get(group):
+                self._drop(self._live[call_id], at, blocks[group])
 
     def preempted(self, call_id: str) -> None:
-        self._live[call_id].num_preemptions += 1
+        """The call holds nothing any more and will compute it again."""
+        account = self._live[call_id]
+        account.usage.num_preemptions += 1
+        account.store(0, 0, self.geometry)
 
-    def close(self, call_id: str, generated_tokens: int) -> CallUsage:
-        """The call is over and its blocks are given back."""
-        del self._held[call_id]
-        call = self._live.pop(call_id)
-        call.generated_tokens = generated_tokens
-        return call
+    def close(self, call_id: str, generated_tokens: int, blocks: Mapping[str, Sequence[int]]) -> CallUsage:
+        """End a call, which still holds ``blocks``; they are given back."""
+        account = self._live[call_id]
+        account.usage.generated_tokens = generated_tokens
+        account.settle(self.geometry, self._clock_ns())
+        account.store(0, 0, self.geometry)
+        self.released(call_id, blocks)
+        usage = self._live.pop(call_id).usage
+        if account.query is not None and account.query.num_calls == 0:
+            del self._queries[usage.query]
+        self.totals.add(usage)
+        return usage
 
-    def check(self, references: dict[str, int], live: Iterable[str]) -> None:
-        """Raise unless the holds equal what the pools have given out and the calls are those that live.
+    # proof
+
+    def check(self, references: Mapping[str, Sequence[int]], live: Iterable[str]) -> None:
+        """Raise ValueError unless holders, charges, pools and engine agree, block by block.
 
         Args:
-            references: holds on blocks by group, from the pools.
+            references: references of every block by group, from the pools.
             live: ids of the calls that the engine knows.
         """
-        for group in GROUPS:
-            charged = sum(held[group] for held in self._held.values())
-            if charged != references[group]:
-                raise ValueError(f"ledger: {charged} {group} blocks are charged, {references[group]} are in use")
+        expected = recount(self._holders, self._block_bytes, references)
+        for call_id, account in self._live.items():
+            found = Held(account.blocks, account.charged, account.exclusive)
+            if found != (right := expected.pop(id(account), Held())):
+                raise ValueError(f"ledger: call {call_id!r} is charged {found}, its blocks say {right}")
+        if expected:
+            raise ValueError(f"ledger: {len(expected)} calls hold blocks after their end")
         unknown = set(self._live) ^ set(live)
         if unknown:
             raise ValueError(f"ledger: calls {sorted(unknown)[:8]} are live on one side only")
 
-    def _hold(self, call_id: str, group: str, num_blocks: int) -> None:
-        held, call = self._held[call_id], self._live[call_id]
-        held[group] += num_blocks
-        held_bytes = sum(count * self.geometry.block_bytes(name) for name, count in held.items())
-        call.kv_peak_bytes_allocated = max(call.kv_peak_bytes_allocated, held_bytes)
+    def dump(self) -> dict[str, Any]:
+        """All that the ledger knows, for whoever looks into an alarm."""
+        return {
+            "charged_bytes": self.charged_bytes,
+            "calls": [
+                {**account.usage.to_dict(), "blocks": account.blocks, "charged": account.charged}
+                for account in self._live.values()
+            ],
+            "holders": {
+                group: {str(block): [account.usage.call_id for account in accounts] for block, accounts in held.items()}
+                for group, held in zip(GROUPS, self._holders, strict=True)
+            },
+        }
+
+    def _take(self, account: CallAccount, at: int, blocks: Sequence[int]) -> None:
+        holders, size, now, alone = self._holders[at], self._block_bytes[at], self._clock_ns(), 0
+        for block in blocks:
+            others = holders.setdefault(block, [])
+            if not others:
+                alone += size
+            else:
+                self._split(others, at, len(others) + 1, now)
+                if len(others) == 1:
+                    others[0].own(-size)
+                account.charge(at, size // (len(others) + 1), now)
+            others.append(account)
+        if alone:
+            account.charge(at, alone, now)
+            account.own(alone)
+        account.hold(at, len(blocks), self.geometry)
+
+    def _drop(self, account: CallAccount, at: int, blocks: Sequence[int]) -> None:
+        holders, size, now, alone = self._holders[at], self._block_bytes[at], self._clock_ns(), 0
+        for block in blocks:
+            held = holders[block]
+            if len(held) == 1:
+                del holders[block]
+                alone += size
+                continue
+            place, count = held.index(account), len(held)
+            del held[place]
+            account.charge(at, -(size // count + (size % count if place == 0 else 0)), now)
+            if place == 0:
+                held[0].charge(at, size % count, now)
+            self._split(held, at, count - 1, now, before=count)
+            if len(held) == 1:
+                held[0].own(size)
+        if alone:
+            account.charge(at, -alone, now)
+            account.own(-alone)
+        account.hold(at, -len(blocks), self.geometry)
+
+    def _split(self, held: list[CallAccount], at: int, after: int, now: int, before: int = 0) -> None:
+        """Charge the holders of a block, who paid for one of ``before`` parts, for one of ``after``; the first pays the
+        rest of the division."""
+        size = self._block_bytes[at]
+        (old, old_rest), (new, new_rest) = divmod(size, before or len(held)), divmod(size, after)
+        for account in held:
+            account.charge(at, new - old + new_rest - old_rest, now)
+            new_rest = old_rest = 0

@@ -9,29 +9,48 @@ from __future__ import annotations
 
 from pss_engine.ops.attention import dense_attention, paged_attention
 from pss_engine.ops.dispatch import Impl, Op
+from pss_engine.ops.gather_tokens import gather_tokens
 from pss_engine.ops.kv_cache import store_kv
 from pss_engine.ops.linear import gather_rows, linear
 from pss_engine.ops.lora import lora_bgmv
 from pss_engine.ops.packed_weight import PackedWeight
 from pss_engine.ops.quantized import QuantizedWeight, quantize_int8
+from pss_engine.ops.retrieve_topk import retrieve_topk
+from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch, rrf_shares
 from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
 
-OPS: tuple[Op, ...] = (linear, gather_rows, lora_bgmv, paged_attention, store_kv, rms_norm, apply_rope, silu_mul)
+OPS: tuple[Op, ...] = (
+    linear,
+    gather_rows,
+    lora_bgmv,
+    paged_attention,
+    store_kv,
+    rms_norm,
+    apply_rope,
+    silu_mul,
+    retrieve_topk,
+)
 
 __all__ = [
     "OPS",
+    "DenseSearch",
     "Impl",
     "Op",
     "PackedWeight",
     "QuantizedWeight",
+    "Retrieved",
+    "SparseSearch",
     "apply_rope",
     "dense_attention",
     "gather_rows",
+    "gather_tokens",
     "linear",
     "lora_bgmv",
     "paged_attention",
     "quantize_int8",
+    "retrieve_topk",
     "rms_norm",
+    "rrf_shares",
     "silu_mul",
     "store_kv",
 ]

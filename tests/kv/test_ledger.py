@@ -73,7 +73,7 @@ def test_charges_equal_the_blocks_in_use_after_every_step(steps):
 def test_check_finds_a_block_that_nobody_is_charged_for():
     memory = KVMemory(GEOMETRY, 4)
     memory.pools[SESSION].allocate(1)
-    with pytest.raises(ValueError, match="0 session blocks are charged, 1 are in use"):
+    with pytest.raises(ValueError, match=r"session blocks \[0\] are charged to \[0\] calls, \[1\] hold them"):
         memory.check(live=[])
 
 
