@@ -37,6 +37,16 @@ def test_five_holders_and_the_longest_pays_the_rest():
     memory.check(calls)
 
 
+@pytest.mark.parametrize("leaver", "abe")
+def test_whoever_leaves_is_charged_nothing_and_the_others_for_all_of_it(leaver):
+    memory = KVMemory(GEOMETRY, 40)
+    calls = {name: hold(memory, name, range(3), state=name)[0] for name in "abcde"}
+    calls[leaver].preempt()
+    memory.check(calls)
+    assert memory.ledger.charges("call_id")[leaver] == 0
+    assert memory.ledger.charges("group") == {SHARED: SHARED_BYTES, SESSION: 4 * SESSION_BYTES}
+
+
 def test_who_is_left_pays_for_all_of_it():
     memory = KVMemory(GEOMETRY, 40)
     first, _ = hold(memory, "a", range(3), state="s")
