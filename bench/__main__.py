@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line sets it; read when OpenMP is loaded
-
 from bench import compare, pictures, report
 from bench.environment import ROOT, say, stamp
 from bench.rows import Row, append_rows, newest_run, read_rows
