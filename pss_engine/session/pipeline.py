@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +56,6 @@ class SessionRAG:
         self._answer_sampling = SamplingParams(max_new_tokens=max_answer_tokens)
         self._max_kv_bytes, self._max_query_kv_bytes = max_kv_bytes, max_query_kv_bytes
         self._truncate_to_kv_budget = truncate_to_kv_budget
-        self._query_ids = (f"query-{number}" for number in itertools.count())
 
     def write(
         self,
@@ -82,7 +80,7 @@ class SessionRAG:
             SessionNotFound: a session without a state; nothing is generated.
             RequestRejected: a query that does not fit the context or its KV budgets.
         """
-        return self._clues(asks, [next(self._query_ids) for _ in asks])
+        return self._clues(asks, [self.engine.new_query() for _ in asks])
 
     def _clues(self, asks: Sequence[tuple[str, str]], query_ids: Sequence[str]) -> list[Clue]:
         states = [self._state(session_id) for session_id, _ in asks]
@@ -128,7 +126,7 @@ class SessionRAG:
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r} is unknown; choices: {', '.join(MODES)}")
         states = [self._state(session_id) for session_id, _ in asks]
-        query_ids = [next(self._query_ids) for _ in asks]
+        query_ids = [self.engine.new_query() for _ in asks]
         clues = self._clues(asks, query_ids) if mode in ("clue", "rrf") else [_fixed(state, mode) for state in states]
         searches = [_searches(mode, query, clue.text) for (_, query), clue in zip(asks, clues, strict=True)]
         evidence = self.retrieve(searches)
