@@ -31,7 +31,7 @@ def test_the_parts_are_the_whole_and_the_remainder_has_a_name():
         assert memory.machine_total > memory.machine_available > 0
         assert not memory.unified
     written = 400 * engine.memory.geometry.bytes_per_token
-    assert before.parts["kv"] + written // 2 <= after.parts["kv"] <= after.kv_reserved
+    assert max(before.parts["kv"], written) <= after.parts["kv"] <= after.kv_reserved
     storages = [tensor.untyped_storage() for tensor in tensors_of([engine.model.transformer])]
     weights = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     # packed weights begin at a huge page; what lies before it was never written
