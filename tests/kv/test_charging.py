@@ -15,7 +15,7 @@ SHARED_BYTES, SESSION_BYTES = 108, 36
 
 def hold(memory, name, tokens, state="", **owner):
     kv = memory.open(name, len(tokens), state_digest=state, **owner)
-    found = kv.adopt_prefix(tokens)
+    found = kv.adopt(kv.find_prefix(tokens))
     kv.hold(len(tokens))
     kv.stored(len(tokens))
     kv.publish(tokens, len(tokens))
