@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,7 +62,6 @@ class SessionRAG:
         self._answer_sampling = SamplingParams(max_new_tokens=max_answer_tokens)
         self._max_kv_bytes, self._max_query_kv_bytes = max_kv_bytes, max_query_kv_bytes
         self._truncate_to_kv_budget = truncate_to_kv_budget
-        self._query_ids = (f"query-{number}" for number in itertools.count())
 
     def write(
         self,
@@ -163,7 +161,7 @@ class SessionRAG:
         )
 
     def _new_query_ids(self, asks: Sequence[tuple[str, str]]) -> list[str]:
-        return [next(self._query_ids) for _ in asks]
+        return [self.engine.new_query() for _ in asks]
 
     def _clue_requests(self, asks: Sequence[tuple[str, str]], query_ids: Sequence[str]) -> list[Request]:
         states = [self._state(session_id) for session_id, _ in asks]
