@@ -22,21 +22,19 @@ MAX_SLOTS = 8
 
 def open_model(options: ModelOptions) -> LoadedModel:
     """Load the model that the options name, with progress on stderr."""
-    import torch
-
     from pss_engine.models import load_model
+    from pss_engine.ops.threads import use_threads
 
     _check_device(options.device)
-    if options.threads < 0:
-        raise ConfigError(f"threads is {options.threads}; it must be 0 (torch's choice) or more")
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    use_threads(options.threads)
     with loading(options.model) as progress:
         return load_model(
             options.model,
             num_session_layers=options.num_session_layers,
             dtype=options.dtype,
             device=options.device,
+            weights=options.weights,
+            cache=options.cache,
             progress=progress,
         )
 
@@ -47,7 +45,12 @@ def open_engine(options: ModelOptions, model: LoadedModel, ranks: Iterable[int] 
 
     known = list(ranks) or [1]
     slots = min(len(known), MAX_SLOTS)
-    config = EngineConfig(kv_cache_bytes=options.kv_cache_bytes, num_state_slots=slots, max_rank=max(known))
+    config = EngineConfig(
+        kv_cache_bytes=options.kv_cache_bytes,
+        num_state_slots=slots,
+        max_rank=max(known),
+        activations=options.activations,
+    )
     return Engine(model, config)
 
 
