@@ -95,7 +95,7 @@ def read_gbps(kind: str) -> float:
     import torch
 
     from pss_engine.errors import BackendUnavailable
-    from pss_engine.models.packing import huge_memory
+    from pss_engine.models.memory import WeightMemory
     from pss_engine.ops.extension import load_extension
 
     reads: dict[str, Callable[[], object]] = {}
@@ -104,7 +104,7 @@ def read_gbps(kind: str) -> float:
     else:
         try:
             read, threads = load_extension().read_memory, torch.get_num_threads()
-            block = huge_memory(BANDWIDTH_BYTES).view(torch.float32).fill_(1.0)
+            block = WeightMemory().take(BANDWIDTH_BYTES).view(torch.float32).fill_(1.0)
             reads["loop"] = lambda: read(block.data_ptr(), block.numel(), threads)
         except BackendUnavailable:
             block = torch.ones(BANDWIDTH_BYTES // 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line sets it; read when OpenMP is loaded
@@ -18,6 +19,10 @@ if not torch.cuda.is_available():
     # Triton reads this when it is imported and when a kernel is defined, so it is set before any test module is read.
     os.environ["TRITON_INTERPRET"] = "1"
 
+
+# What a test loads is kept for this run alone.
+_cache = tempfile.TemporaryDirectory(prefix="pss-cache-")
+os.environ["PSS_CACHE_DIR"] = _cache.name
 
 # The same examples in every run, and no verdict on the speed of a shared machine.
 settings.register_profile("reproducible", derandomize=True, deadline=None)

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from pss_engine import __version__
 from pss_engine.cli.ask import ask
+from pss_engine.cli.cache import clear, list_entries
 from pss_engine.cli.clue import clue
 from pss_engine.cli.demo import demo
 from pss_engine.cli.doctor import doctor
@@ -26,6 +27,10 @@ COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (ask, 'pss ask falcon "Rerun the previous configuration." --corpus docs/'),
     (generate, 'pss generate "What is a LoRA?" --max-new-tokens 128'),
     (doctor, "pss doctor --json"),
+)
+CACHE: tuple[tuple[Callable[..., Any], str, str], ...] = (
+    (list_entries, "list", "pss cache list"),
+    (clear, "clear", "pss cache clear"),
 )
 INSPECTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
     (state, "pss inspect state falcon"),
@@ -54,4 +59,9 @@ def build_app() -> App:
         inspect.command(command, sort_key=at, help_epilogue=f"Example: {example}")
     inspect.help_epilogue = f"Example: {INSPECTIONS[0][1]}"
     app.command(inspect)
+    cache = App(name="cache", help="The packed models that are kept on disk.", sort_key=len(COMMANDS) + 1)
+    for at, (command, name, example) in enumerate(CACHE):
+        cache.command(command, name=name, sort_key=at, help_epilogue=f"Example: {example}")
+    cache.help_epilogue = f"Example: {CACHE[0][2]}"
+    app.command(cache)
     return app

@@ -40,11 +40,13 @@ def examine(model: str, store: Path, device: str) -> list[Check]:
         return checks
     place = _device_type(device)
     checks += [_guard("device", lambda: _device(place)), _guard("extension", _extension)]
+    checks += [_guard("threads", _threads), _guard("weights", lambda: _weights(place))]
     checks += _guard_all("ops", lambda: _ops(place))
     checks += [
         _guard("models", _packages),
         _guard("model", lambda: _model(model)),
         _guard("store", lambda: _store(store)),
+        _guard("model cache", _cache),
     ]
     return checks
 
@@ -98,15 +100,9 @@ def _device_type(device: str) -> str:
 def _device(place: str) -> Check:
     import torch
 
-    threads = torch.get_num_threads()
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if place != "cuda":
-        return Check(
-            "device",
-            "ok",
-            f"cpu, {cpus} cores, {threads} OpenMP threads",
-            {"device": "cpu", "cores": cpus, "threads": threads},
-        )
+        cores = os.cpu_count()
+        return Check("device", "ok", f"cpu, {cores} processors", {"device": "cpu", "cores": cores})
     if not torch.cuda.is_available():
         return Check("device", "fail", "cuda was asked for, but torch sees no CUDA device")
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -132,6 +128,37 @@ def _extension() -> Check:
     openmp = "OpenMP" if extension.with_openmp() else "one thread (no OpenMP)"
     cuda = f"CUDA part for sm {','.join(info.get('cuda_archs', []))}" if extension.with_cuda() else _no_cuda(info)
     return Check("extension", "ok", f"{data['isa']}, {openmp}, {cuda}", data)
+
+
+def _threads() -> Check:
+    import torch
+
+    from pss_engine.ops.cpu_limit import cpu_limit
+    from pss_engine.ops.threads import use_threads
+
+    why, limit = use_threads(), cpu_limit()
+    waiting = os.environ.get("OMP_WAIT_POLICY", "active").lower()
+    data = {"threads": torch.get_num_threads(), "why": why, "waiting": waiting, **vars(limit)}
+    return Check("threads", "ok", f"{data['threads']}: {why}; waiting is {waiting}", data)
+
+
+def _weights(place: str) -> Check:
+    """How weights are held and layers are run where dtype and device are not named otherwise."""
+    import torch
+
+    from pss_engine.models.packing import why_not_packed
+    from pss_engine.ops.packed_weight import FORMATS
+
+    dtype = torch.float32 if place == "cpu" else torch.bfloat16
+    reason = why_not_packed(dtype, torch.device(place))
+    data = {"packed": not reason, "fused_layers": not reason, "formats": list(FORMATS) if not reason else []}
+    if reason:
+        return Check("weights", "note", f"plain tensors, layers run op by op; not packed: {reason}", data)
+    detail = (
+        f"packed as {', '.join(FORMATS)}; the layers of a step run in one call;"
+        " activations are int8 before quantised weights, else float32"
+    )
+    return Check("weights", "ok", detail, {**data, "activations": {"quantized": "int8", "float": "float32"}})
 
 
 def _no_cuda(info: dict[str, Any]) -> str:
@@ -187,3 +214,14 @@ def _store(folder: Path) -> Check:
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         return Check("store", "note", f"{root}: cannot be written", data)
     return Check("store", "ok", f"{root}: {'writable' if root.exists() else 'can be made'}", data)
+
+
+def _cache() -> Check:
+    from pss_engine.models.cache import CacheFolder, cache_folder
+
+    folder = CacheFolder(cache_folder())
+    entries, limit = folder.entries(), folder.max_bytes()
+    num_bytes = sum(entry.num_bytes for entry in entries)
+    data = {"cache": str(folder.root), "num_models": len(entries), "num_bytes": num_bytes, "max_bytes": limit}
+    detail = f"{folder.root}: {len(entries)} packed models, {num_bytes >> 20} MiB of at most {limit >> 20}"
+    return Check("model cache", "ok", f"{detail} (pss cache list)", data)

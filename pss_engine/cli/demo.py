@@ -101,6 +101,7 @@ def _model(engine: Engine) -> dict[str, Any]:
         "name": model.name,
         "fingerprint": model.fingerprint,
         "dtype": str(model.dtype).removeprefix("torch."),
+        "activations": engine.activations,
         "device": str(model.device),
         "num_shared_layers": model.transformer.num_shared_layers,
         "num_session_layers": len(model.transformer.session_layers),

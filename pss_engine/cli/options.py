@@ -18,6 +18,8 @@ ModelName = Annotated[
     str, Parameter(env_var="PSS_MODEL", help="A model folder, a .gguf file, an installed model package or a hub id.")
 ]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Weights = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+Activations = Literal["auto", "float32", "int8"]
 
 _MODEL, _WRITER, _KV = Group("Model", sort_key=8), Group("Writer", sort_key=5), Group("KV accounting", sort_key=6)
 _SAMPLING = Group("Sampling", sort_key=5)
@@ -30,10 +32,21 @@ class ModelOptions:
 
     model: ModelName = DEFAULT_MODEL
     device: Annotated[str, Parameter(help="A torch device, or auto: CUDA where present.")] = "auto"
-    dtype: Annotated[Dtype, Parameter(help="Of weights and KV; auto: float32 on the CPU, bfloat16 on CUDA.")] = "auto"
+    dtype: Annotated[Dtype, Parameter(help="Of activations and KV; auto: float32 on the CPU, bfloat16 on CUDA.")] = (
+        "auto"
+    )
+    weights: Annotated[Weights, Parameter(help="How the CPU holds weights; auto: as the file has them.")] = "auto"
+    activations: Annotated[
+        Activations, Parameter(help="Of rows before quantised weights; float32: exact; auto: int8, faster.")
+    ] = "auto"
     num_session_layers: Annotated[int, Parameter(help="Layers above the cut, which states may touch.")] = 8
     kv_cache_bytes: Annotated[int, Parameter(help="Memory for keys and values.")] = 512 * 1024 * 1024
-    threads: Annotated[int, Parameter(help="CPU threads; 0: as many as torch takes.")] = 0
+    threads: Annotated[
+        int, Parameter(help="CPU threads; 0: OMP_NUM_THREADS, else what torch takes, within the container's quota.")
+    ] = 0
+    cache: Annotated[
+        bool, Parameter(name="--cache", negative="--no-cache", help="Keep a packed copy on disk, and start from it.")
+    ] = True
 
 
 @Parameter(name="*", group=_WRITER)

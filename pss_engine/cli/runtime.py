@@ -22,21 +22,19 @@ MAX_SLOTS = 8
 
 def open_model(options: ModelOptions) -> LoadedModel:
     """Load the model that the options name, with progress on stderr."""
-    import torch
-
     from pss_engine.models import load_model
+    from pss_engine.ops.threads import use_threads
 
     _check_device(options.device)
-    if options.threads < 0:
-        raise ConfigError(f"threads is {options.threads}; it must be 0 (torch's choice) or more")
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    use_threads(options.threads)
     with loading(options.model) as progress:
         return load_model(
             options.model,
             num_session_layers=options.num_session_layers,
             dtype=options.dtype,
             device=options.device,
+            weights=options.weights,
+            cache=options.cache,
             progress=progress,
         )
 
@@ -50,12 +48,14 @@ def open_engine(
     known = list(ranks) or [1]
     slots = min(len(known), MAX_SLOTS)
     timeline = str(kv.kv_timeline) if kv and kv.kv_timeline else ""
-    return Engine(
-        model,
-        EngineConfig(
-            kv_cache_bytes=options.kv_cache_bytes, num_state_slots=slots, max_rank=max(known), kv_timeline=timeline
-        ),
+    config = EngineConfig(
+        kv_cache_bytes=options.kv_cache_bytes,
+        kv_timeline=timeline,
+        num_state_slots=slots,
+        max_rank=max(known),
+        activations=options.activations,
     )
+    return Engine(model, config)
 
 
 def engine_with(options: ModelOptions, states: Iterable[SessionState], kv: KVOptions | None = None) -> Engine:

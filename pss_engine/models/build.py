@@ -66,10 +66,6 @@ def build(
     progress: Callable[[int, int], None] | None = None,
 ) -> Transformer:
     """Assemble the network; ``progress(done, total)`` is called once per layer. ``weights``: see ``load_model``."""
-    if not 1 <= num_session_layers <= config.num_layers:
-        raise ConfigError(
-            f"session layers {num_session_layers} must be between 1 and the model's {config.num_layers} layers"
-        )
     h, v = config.hidden_size, config.vocab_size
     pack = WeightPacker(read.dtype, read.device, weights)
     tied = config.tie_word_embeddings or "lm_head.weight" not in read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,9 +12,11 @@ import torch
 
 from pss_engine.errors import ConfigError
 from pss_engine.models.build import WeightReader, build
+from pss_engine.models.cache import CacheFolder, PackedCache, ReadyModel, cache_folder
 from pss_engine.models.checkpoint import Checkpoint, SafetensorsCheckpoint
 from pss_engine.models.config import ModelConfig
 from pss_engine.models.gguf import GGUFCheckpoint
+from pss_engine.models.packing import why_not_packed
 from pss_engine.models.rope import RotaryEmbedding
 from pss_engine.models.source import ModelSource, resolve
 from pss_engine.models.tokenizer import Tokenizer
@@ -21,6 +24,8 @@ from pss_engine.models.transformer import Transformer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_SESSION_LAYERS = 8
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class LoadedModel:
     Attributes:
         source: where it was found; ``source.name`` is what the user named.
         fingerprint: identity of weights and geometry; states carry it, so that a state never meets another model.
+        loaded_from: ``files`` of the model, or ``cache`` where a packed copy was ready.
     """
 
     source: ModelSource
@@ -39,6 +45,7 @@ class LoadedModel:
     fingerprint: str
     dtype: torch.dtype
     device: torch.device
+    loaded_from: str = "files"
 
     @property
     def name(self) -> str:
@@ -52,6 +59,7 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     weights: str = "auto",
+    cache: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> LoadedModel:
     """Load a model from a Hugging Face folder, a GGUF file, an installed model package or a hub id.
@@ -63,7 +71,8 @@ def load_model(
         device: a torch device or ``auto`` (CUDA where present).
         weights: how the CPU holds weights, whatever the dtype of activations: ``auto`` as in the file, ``float32``,
             ``bfloat16``, ``float16``, or ``int8`` (groups of 32). A GGUF file's quantised values stay what they are.
-        progress: called as ``progress(layers_done, layers)``.
+        cache: keep a copy as the CPU kernels read it (see :class:`PackedCache`), and start from it the next time.
+        progress: called as ``progress(layers_done, layers)`` while the files are read.
 
     Raises:
         ConfigError: no such model, a damaged file, an unsupported family, or an unknown dtype.
@@ -72,17 +81,46 @@ def load_model(
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r} is unknown; choices: auto, {', '.join(DTYPES)}")
     kind = DTYPES[dtype] if dtype != "auto" else (torch.float32 if place.type == "cpu" else torch.bfloat16)
+    if num_session_layers < 1:
+        raise ConfigError(f"session layers {num_session_layers} must be at least 1")
     source = resolve(name)
+    kept = _cache(source, weights) if cache and not why_not_packed(kind, place) else None
+    ready = kept.load(num_session_layers) if kept else None
+    loaded_from = "cache" if ready else "files"
+    if ready is None:
+        ready = _from_files(source, kind, place, num_session_layers, weights, progress)
+        if kept:
+            kept.store(ready)
+    network = ready.transformer
+    return LoadedModel(source, network.config, network, ready.tokenizer, ready.fingerprint, kind, place, loaded_from)
+
+
+def _from_files(
+    source: ModelSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    num_session_layers: int,
+    weights: str,
+    progress: Callable[[int, int], None] | None,
+) -> ReadyModel:
     checkpoint = _open(source)
     hf_config = checkpoint.config()
     config = ModelConfig.from_hf(hf_config)
     tokenizer = Tokenizer(checkpoint.tokenizer())
     config = replace(config, eos_token_ids=_eos(source, config, tokenizer))
-    rope = RotaryEmbedding.from_hf(hf_config, config.rotary_dim, place)
-    read = WeightReader(checkpoint, kind, place)
+    rope = RotaryEmbedding.from_hf(hf_config, config.rotary_dim, device)
+    read = WeightReader(checkpoint, dtype, device)
     transformer = build(read, config, rope, min(num_session_layers, config.num_layers), weights, progress)
     fingerprint = hashlib.sha256(f"{read.fingerprint} {_geometry(config, rope)}".encode()).hexdigest()
-    return LoadedModel(source, config, transformer, tokenizer, fingerprint, kind, place)
+    return ReadyModel(transformer, tokenizer, fingerprint)
+
+
+def _cache(source: ModelSource, weights: str) -> PackedCache | None:
+    try:
+        return PackedCache(CacheFolder(cache_folder()), source, weights)
+    except OSError as error:  # the load itself says what is wrong with the files
+        _log.warning("packed models are not used for %s: %s", source.name, error)
+        return None
 
 
 def _geometry(config: ModelConfig, rope: RotaryEmbedding) -> str:

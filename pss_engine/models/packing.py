@@ -9,24 +9,31 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
+from pss_engine.models.memory import WeightMemory
 from pss_engine.ops.linear import linear
 from pss_engine.ops.packed_weight import FLOAT_FORMATS, PackedWeight
 from pss_engine.ops.quantized import QuantizedWeight, quantize_int8
 
-HUGE_PAGE = 2 * 1024 * 1024
-CHUNK_BYTES = 32 * HUGE_PAGE
 WEIGHTS = ("auto", *FLOAT_FORMATS, "int8")
 """How weights are held on the CPU: ``auto`` as in the file, ``int8`` in groups of 32 (GGUF's Q8_0)."""
 
 Stored = Tensor | QuantizedWeight
 
 
+def why_not_packed(dtype: torch.dtype, device: torch.device) -> str:
+    """Why weights are held as plain tensors; empty where they are packed for the CPU kernels."""
+    if device.type != "cpu":
+        return f"made for the CPU, the device is {device}"
+    if dtype != torch.float32:
+        return f"made for float32 activations, these are {str(dtype).removeprefix('torch.')}"
+    return linear.why("cpu")["cpp"]
+
+
 class WeightPacker:
     """Packs the weights of a model one after another, without holding any of them twice.
 
-    They lie in few large pieces of memory on huge pages, where the system gives these: a decoding step reads all of it
-    once, and with small pages a good part of the time goes into looking them up. Weights that the CPU kernels do not
-    take become plain ones of ``dtype``: on other devices, without the extension, and where activations are narrow.
+    They lie in a :class:`WeightMemory`. Weights that the CPU kernels do not take become plain ones of ``dtype``: on
+    other devices, without the extension, and where activations are narrow.
 
     Raises:
         ConfigError: ``weights`` is unknown, or names a format that needs the CPU kernels where they do not run.
@@ -36,13 +43,13 @@ class WeightPacker:
         if weights not in WEIGHTS:
             raise ConfigError(f"weights {weights!r} are unknown; choices: {', '.join(WEIGHTS)}")
         self._dtype, self._device, self._weights = dtype, device, weights
-        self.packs = device.type == "cpu" and dtype == torch.float32 and "cpp" in linear.backends("cpu")
-        if not self.packs and weights not in ("auto", str(dtype).removeprefix("torch.")):
+        reason = why_not_packed(dtype, device)
+        self.packs = not reason
+        if reason and weights not in ("auto", str(dtype).removeprefix("torch.")):
             raise ConfigError(
-                f"weights {weights!r} need the compiled CPU kernels and float32 activations; here the device is"
-                f" {device}, the dtype {dtype}, the kernels: {linear.why('cpu')['cpp'] or 'there'}"
+                f"weights {weights!r} are packed for the compiled CPU kernels; here they are not: {reason}"
             )
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory = WeightMemory()
 
     def __call__(self, stored: Sequence[Stored]) -> Tensor | tuple[PackedWeight, ...]:
         """The rows of several tensors [N_i, K] one after another, a packed weight for each run of one format."""
@@ -67,11 +74,7 @@ class WeightPacker:
         return _plain(weight).to(FLOAT_FORMATS[self._weights])
 
     def _pack(self, weight: Stored) -> PackedWeight:
-        size = PackedWeight.bytes_of(weight)
-        if size > len(self._memory):
-            self._memory = huge_memory(max(size, CHUNK_BYTES))
-        memory, self._memory = self._memory[:size], self._memory[-(-size // 64) * 64 :]
-        return PackedWeight.pack(weight, memory)
+        return PackedWeight.pack(weight, self._memory.take(PackedWeight.bytes_of(weight)))
 
 
 def _plain(weight: Stored) -> Tensor:
@@ -85,14 +88,3 @@ def _format(weight: Stored) -> str:
 def _cat(weights: list[Stored]) -> Stored:
     quantized = [weight for weight in weights if isinstance(weight, QuantizedWeight)]
     return QuantizedWeight.cat(quantized) if quantized else torch.cat([_plain(weight) for weight in weights])
-
-
-def huge_memory(num_bytes: int) -> Tensor:
-    """Uninitialised bytes that begin at a huge page."""
-    from pss_engine.ops.cpp import advise_huge_pages
-
-    block = torch.empty(num_bytes + HUGE_PAGE, dtype=torch.uint8)
-    first = -block.data_ptr() % HUGE_PAGE
-    memory = block[first : first + num_bytes]
-    advise_huge_pages(memory)
-    return memory

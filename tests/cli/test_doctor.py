@@ -8,6 +8,7 @@ import pytest
 
 from pss_engine.cli import checks
 from pss_engine.ops import OPS
+from pss_engine.ops.linear import linear
 from tests.cli.conftest import Pss
 
 
@@ -34,6 +35,28 @@ def test_every_op_is_listed_with_its_backend_and_the_reasons_of_the_others(pss: 
         assert row["data"]["backend"] == op.backends("cpu")[0]
         assert row["data"]["why_not"] == {backend: reason for backend, reason in reasons.items() if reason}
         assert all(f"{backend}: {reason}" in row["detail"] for backend, reason in reasons.items() if reason)
+
+
+def test_threads_are_shown_with_their_reason(pss: Pss, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = by_name(pss("doctor", "--json").json)["threads"]
+    assert found["data"]["why"] == "OMP_NUM_THREADS=1"
+    assert found["data"]["affinity"] >= 1
+    assert "passive" in found["detail"]
+
+
+def test_the_formats_of_weights_and_the_run_of_layers_are_shown(pss: Pss) -> None:
+    data = by_name(pss("doctor", "--device", "cpu", "--json").json)["weights"]["data"]
+    assert data["packed"] == data["fused_layers"] == ("cpp" in linear.backends("cpu"))
+    assert not data["packed"] or {"float32", "q4_1", "q6_k"} <= set(data["formats"])
+
+
+def test_the_cache_is_named(pss: Pss, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PSS_CACHE_DIR", str(tmp_path / "kept"))
+    data = by_name(pss("doctor", "--json").json)["model cache"]["data"]
+    assert data["cache"] == str(tmp_path / "kept")
+    assert data["num_models"] == 0
+    assert not (tmp_path / "kept").exists()
 
 
 def test_an_extension_that_was_not_built_is_named_with_its_reason(pss: Pss, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,15 @@ import pytest
 
 from pss_engine import __version__
 from pss_engine.cli import options
+from pss_engine.config import CHOICES
 from pss_engine.engine import SamplingParams
+from pss_engine.models.packing import WEIGHTS
 from pss_engine.session import MODES
 from pss_engine.writer import WriterConfig
 from tests.cli.conftest import Pss, python
 
 COMMANDS = ["demo", "write", "clue", "ask", "generate", "inspect state", "inspect store", "inspect model", "doctor"]
+COMMANDS += ["cache list", "cache clear"]
 PROBE = """
 import contextlib, io, json, sys, time
 from pss_engine.cli import main
@@ -63,3 +66,5 @@ def test_options_are_those_of_the_python_api() -> None:
     assert {f.name for f in fields(sampled)} == {f.name for f in fields(params)}
     assert all(getattr(sampled, f.name) == getattr(params, f.name) for f in fields(sampled))
     assert get_args(options.Mode) == MODES
+    assert get_args(options.Weights) == WEIGHTS
+    assert get_args(options.Activations) == CHOICES["activations"]

@@ -12,7 +12,7 @@ from bench.rows import Measurement
 from bench.suites.cpu.models import Variant, variants
 from pss_engine.models import DenseAttention, ForwardBatch
 
-TEXT = Path(__file__).resolve().parents[2] / "texts" / "lighthouses.txt"
+TEXT = Path(__file__).resolve().parents[2] / "texts" / "tide_mills.txt"
 QUICK_TOKENS = 256
 
 
