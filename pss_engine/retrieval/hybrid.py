@@ -29,7 +29,7 @@ class Found:
     """Evidence of a batch of questions, still as rows of the corpus.
 
     Attributes:
-        rows: [G, k] int32, best first, -1 where there is none.
+        rows: [G, at most k] int32, best first, -1 where there is none.
         hits: the same as ids and scores: of the one ranking, or fused.
         rankings: of each question, the ranking of each of its texts by each index, by name and place of the text.
     """
@@ -97,6 +97,7 @@ class Hybrid:
         check_search([], k)
         if any(not texts or isinstance(texts, str) for texts in questions):
             raise ConfigError("every question needs a list of at least one text to search with")
+        k = min(k, self.corpus.num_rows)
         if not questions:
             return Found(torch.zeros(0, k, dtype=torch.int32), [], [])
         texts = [text for question in questions for text in question]
