@@ -13,12 +13,13 @@ from pss_engine.cli import options
 from pss_engine.config import CHOICES
 from pss_engine.engine import SamplingParams
 from pss_engine.models.packing import WEIGHTS
+from pss_engine.retrieval.opening import SEARCHES
 from pss_engine.session import MODES
 from pss_engine.writer import WriterConfig
 from tests.cli.conftest import Pss, python
 
-COMMANDS = ["demo", "write", "clue", "ask", "generate", "inspect state", "inspect store", "inspect model", "doctor"]
-COMMANDS += ["cache list", "cache clear"]
+COMMANDS = ["demo", "write", "clue", "ask", "index", "generate", "inspect state", "inspect store", "inspect model"]
+COMMANDS += ["doctor", "cache list", "cache clear"]
 PROBE = """
 import contextlib, io, json, sys, time
 from pss_engine.cli import main
@@ -68,3 +69,4 @@ def test_options_are_those_of_the_python_api() -> None:
     assert get_args(options.Mode) == MODES
     assert get_args(options.Weights) == WEIGHTS
     assert get_args(options.Activations) == CHOICES["activations"]
+    assert get_args(get_args(options.Search)[0]) == SEARCHES
