@@ -26,6 +26,8 @@ class StateMeta:
         readout: the text that the state emits for its training instruction; empty if not recorded.
         readout_token_ids: the same, as tokens.
         clue, negative_clue: the targets shown to the writer.
+        write_digest: of all that the writer was given; the same input need not be written again.
+        parent: digest of the state that this one goes on from.
         format_version: of ``pss_state.json``.
     """
 
@@ -40,6 +42,8 @@ class StateMeta:
     readout_token_ids: tuple[int, ...] = ()
     clue: str | None = None
     negative_clue: str | None = None
+    write_digest: str | None = None
+    parent: str | None = None
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:

@@ -13,11 +13,24 @@ from pss_engine.writer.targets import SessionTargets
 
 
 @dataclass(frozen=True)
+class Record:
+    """A named piece of a history that can be asked for (PSS, V.3)."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
 class History:
     """Ordered turns, and the targets that the file itself declares (None where it declares none)."""
 
     turns: tuple[Message, ...]
     targets: SessionTargets | None = None
+    records: tuple[Record, ...] = ()
+
+    def chunks(self, tokenizer: Tokenizer, chunk_tokens: int) -> list[list[int]]:
+        """The history as ``role: content`` lines, in chunks of ``chunk_tokens``; a last single token is dropped."""
+        return cut(tokenizer.encode(as_lines(self.turns)), chunk_tokens)
 
     @classmethod
     def load(cls, path: str | Path) -> History:
@@ -55,11 +68,16 @@ class History:
             raise ConfigError("history is empty; a state needs at least one turn with content")
         return cls(kept, targets)
 
-    def chunks(self, tokenizer: Tokenizer, chunk_tokens: int) -> list[list[int]]:
-        """The history as ``role: content`` lines, in chunks of ``chunk_tokens``; a last single token is dropped."""
-        ids = tokenizer.encode("\n".join(f"{turn['role']}: {turn['content']}" for turn in self.turns))
-        chunks = [ids[at : at + chunk_tokens] for at in range(0, len(ids), chunk_tokens)]
-        return [chunk for chunk in chunks if len(chunk) > 1]
+
+def as_lines(turns: Sequence[Message]) -> str:
+    """The turns as the writer reads them: a ``role: content`` line each."""
+    return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+
+
+def cut(ids: Sequence[int], chunk_tokens: int) -> list[list[int]]:
+    """Tokens in chunks; a last single token, which nothing follows, is dropped."""
+    chunks = [list(ids[at : at + chunk_tokens]) for at in range(0, len(ids), chunk_tokens)]
+    return [chunk for chunk in chunks if len(chunk) > 1]
 
 
 def _targets(path: Path, head: dict[str, str]) -> SessionTargets:
