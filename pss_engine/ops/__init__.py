@@ -12,20 +12,24 @@ from pss_engine.ops.dispatch import Impl, Op
 from pss_engine.ops.kv_cache import store_kv
 from pss_engine.ops.linear import PackedWeight, linear
 from pss_engine.ops.lora import lora_bgmv
+from pss_engine.ops.products import Product, Products, products
 from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
 
-OPS: tuple[Op, ...] = (linear, lora_bgmv, paged_attention, store_kv, rms_norm, apply_rope, silu_mul)
+OPS: tuple[Op, ...] = (linear, products, lora_bgmv, paged_attention, store_kv, rms_norm, apply_rope, silu_mul)
 
 __all__ = [
     "OPS",
     "Impl",
     "Op",
     "PackedWeight",
+    "Product",
+    "Products",
     "apply_rope",
     "dense_attention",
     "linear",
     "lora_bgmv",
     "paged_attention",
+    "products",
     "rms_norm",
     "silu_mul",
     "store_kv",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops.extension import load_extension
 from pss_engine.ops.linear import PackedWeight
+from pss_engine.ops.products import Product
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NO_WINDOW = 2**62
@@ -59,6 +62,27 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tenso
         _DTYPES[weight.panels.dtype],
     )
     return y
+
+
+def products(wanted: Sequence[Product]) -> None:
+    _C.products(
+        [
+            (
+                out.data_ptr(),
+                left.data_ptr(),
+                right.data_ptr(),
+                out.size(0),
+                left.size(1),
+                out.size(1),
+                out.stride(0),
+                *left.stride(),
+                *right.stride(),
+                alpha,
+                add,
+            )
+            for out, left, right, alpha, add in wanted
+        ]
+    )
 
 
 def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:

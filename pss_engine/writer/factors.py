@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pss_engine.models import ModelConfig
-from pss_engine.writer.row_sets import Group
 
 Pair = tuple[Tensor, Tensor]
 Key = tuple[int, str]
@@ -115,54 +114,3 @@ class FactorStack:
 
     def _in_features(self) -> list[int]:
         return [target.in_features for _ in self.layers for target in self._config.lora_targets.values()]
-
-
-class FactorMath:
-    """What the factors add to a linear, and their gradients, for the rows of one update.
-
-    ``y += scaling (x A^T) B^T``; in a model of narrow floats the products are in its dtype, factors and gradients in
-    float32.
-    """
-
-    def __init__(self, stack: FactorStack, dtype: torch.dtype) -> None:
-        self._stack = stack
-        self._of = stack.of if dtype == torch.float32 else stack.views(stack.values.to(dtype))
-
-    def add(self, key: Key, x: Tensor, y: Tensor, groups: list[Group]) -> Tensor:
-        """Add to y [T, H_out] in place; returns u = scaling x A^T [T, M R], which :meth:`backward` needs."""
-        factors = self._of[key]
-        shrunk = x.new_empty(len(x), factors.a.shape[1])
-        for group in groups:
-            u = torch.bmm(group.take(x), _pick(factors.a, group).transpose(1, 2)).mul_(self._stack.scaling)
-            group.put(shrunk, u)
-            for b, outputs, ranks in zip(factors.b, factors.outputs, factors.ranks, strict=True):
-                group.add(y[:, outputs], torch.bmm(u[..., ranks], _pick(b, group).transpose(1, 2)))
-        return shrunk
-
-    def backward(self, key: Key, dy: Tensor, x: Tensor, shrunk: Tensor, dx: Tensor | None, groups: list[Group]) -> None:
-        """Write the gradients of A and B; add that of x [T, H_in] to dx, where it is wanted."""
-        factors, grads = self._of[key], self._stack.grads_of[key]
-        for group in groups:
-            u, x_rows, dy_rows = group.take(shrunk), group.take(x), group.take(dy)
-            du = torch.empty_like(u)
-            for m, (outputs, ranks) in enumerate(zip(factors.outputs, factors.ranks, strict=True)):
-                part = dy_rows[..., outputs]
-                du[..., ranks] = torch.bmm(part, _pick(factors.b[m], group))
-                _store(grads.b[m], group, part.transpose(1, 2), u[..., ranks])
-            du.mul_(self._stack.scaling)
-            _store(grads.a, group, du.transpose(1, 2), x_rows)
-            if dx is not None:
-                group.add(dx, torch.bmm(du, _pick(factors.a, group)))
-
-
-def _pick(stacked: Tensor, group: Group) -> Tensor:
-    if group.span is not None:
-        return stacked[group.slots[0]].unsqueeze(0)
-    return stacked if group.slots == list(range(len(stacked))) else stacked[group.slots]
-
-
-def _store(grads: Tensor, group: Group, left: Tensor, right: Tensor) -> None:
-    if group.span is not None and grads.dtype == left.dtype:
-        torch.mm(left[0], right[0], out=grads[group.slots[0]])
-    else:
-        grads[group.slots] = torch.bmm(left, right).to(grads.dtype)

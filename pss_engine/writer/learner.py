@@ -82,6 +82,7 @@ class Learner:
         self.losses = Losses()
         self.failure: LearningFailed | None = None
         self.slot = -1
+        self.hinge_active = True  # of the last update; before the first one both targets are as unlikely
         self.prepared: dict[int, Prepared] = {}
         self._early_stop_loss = early_stop_loss
         self._at, self._step = 0, 0
@@ -110,14 +111,15 @@ class Learner:
         """Which of the phase's lessons is next."""
         return self.phase.lesson(self._step)
 
-    def advance(self, loss: float, settled: bool) -> None:
-        """Record an update. ``settled``: its hinge asked for nothing."""
+    def advance(self, loss: float, hinge_active: bool) -> None:
+        """Record an update."""
         phase = self.phase
         self.losses.add(phase.name, loss)
         if not phase.comes_again(self._step):
             self.prepared.pop(self.lesson, None)
         self._step += 1
-        early = phase.name == "readout" and settled and loss < self._early_stop_loss
+        self.hinge_active = hinge_active
+        early = phase.name == "readout" and not hinge_active and loss < self._early_stop_loss
         if self._step >= phase.num_steps or early:
             self._at, self._step, self.prepared, self.optimizer = self._at + 1, 0, {}, None
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pss_engine.models import LoadedModel
 from pss_engine.models.transformer import DecoderLayer, Transformer
 from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
-from pss_engine.writer.factors import FactorMath
+from pss_engine.writer.factor_math import FactorMath
 from pss_engine.writer.gradients import (
     FrozenLinear,
     attention,
@@ -122,35 +122,35 @@ class SessionNetwork:
             hidden = live.of_all(kept.hidden)
             x = rms_norm(hidden, layer.base.input_norm, self.config.rms_norm_eps)
             dx = None if first else layer.qkv.backward(d_qkv)
-            factors.backward((layer.base.index, "qkv"), d_qkv, x, live.of_all(kept.shrunk["qkv"]), dx, live.all.groups)
+            factors.backward((layer.base.index, "qkv"), d_qkv, x, live.of_all(kept.shrunk["qkv"]), dx, live.all)
             if dx is not None:
                 grad = d_middle + rms_norm_backward(dx, hidden, layer.base.input_norm, self.config.rms_norm_eps)
 
     def _layer(self, layer: FrozenLayer, trace: Trace, factors: FactorMath, told_only: bool) -> Tensor:
         config, base, rows = self.config, layer.base, trace.rows
-        hidden, groups, shrunk = trace.hidden, rows.all.groups, {}
+        hidden, at, shrunk = trace.hidden, rows.all, {}
         x = rms_norm(hidden, base.input_norm, config.rms_norm_eps)
         qkv = layer.qkv(x)
-        shrunk["qkv"] = factors.add((base.index, "qkv"), x, qkv, groups)
+        shrunk["qkv"] = factors.add((base.index, "qkv"), x, qkv, at)
         heads = qkv.unflatten(-1, (-1, config.head_dim))
         qk, v = heads.split([config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         q, k = apply_rope(qk, trace.cos, trace.sin).split([config.num_heads, config.num_kv_heads], dim=1)
         mixed = torch.empty_like(q, memory_format=torch.contiguous_format)
-        for group, mask in zip(groups, rows.masks(config.windows[base.index], rows.all), strict=True):
+        for group, mask in zip(at.groups, rows.masks(config.windows[base.index], at), strict=True):
             out, _ = attention(group.take(q), group.take(k), group.take(v), mask, self._scale)
             group.put(mixed, out)
         mixed, before = mixed.flatten(1), hidden
         if told_only:
-            mixed, before, groups = mixed[rows.told_index], hidden[rows.told_index], rows.told.groups
+            mixed, before, at = mixed[rows.told_index], hidden[rows.told_index], rows.told
         middle = layer.o(mixed)
-        shrunk["o"] = factors.add((base.index, "o"), mixed, middle, groups)
+        shrunk["o"] = factors.add((base.index, "o"), mixed, middle, at)
         middle += before
         x = rms_norm(middle, base.post_norm, config.rms_norm_eps)
         gate_up = layer.gate_up(x)
-        shrunk["gate_up"] = factors.add((base.index, "gate_up"), x, gate_up, groups)
+        shrunk["gate_up"] = factors.add((base.index, "gate_up"), x, gate_up, at)
         x = silu_mul(gate_up)
         out = layer.down(x)
-        shrunk["down"] = factors.add((base.index, "down"), x, out, groups)
+        shrunk["down"] = factors.add((base.index, "down"), x, out, at)
         trace.layers.append(LayerTrace(hidden, q, k, v, mixed, middle, gate_up, shrunk))
         return out.add_(middle)
 
@@ -169,17 +169,17 @@ class SessionNetwork:
         self, layer: FrozenLayer, kept: LayerTrace, pick: Callable[[Tensor], Tensor], rows: RowSet, grad: Tensor, factors: FactorMath
     ) -> tuple[Tensor, Tensor]:
         """The gradients of ``middle``, which is the residual stream's too, and of ``mixed``."""
-        at, eps, groups = layer.base.index, self.config.rms_norm_eps, rows.groups
+        at, eps = layer.base.index, self.config.rms_norm_eps
         gate_up, middle, mixed = pick(kept.gate_up), pick(kept.middle), pick(kept.mixed)
         dx = layer.down.backward(grad)
-        factors.backward((at, "down"), grad, silu_mul(gate_up), pick(kept.shrunk["down"]), dx, groups)
+        factors.backward((at, "down"), grad, silu_mul(gate_up), pick(kept.shrunk["down"]), dx, rows)
         d_gate_up = silu_mul_backward(dx, gate_up)
         dx = layer.gate_up.backward(d_gate_up)
         x = rms_norm(middle, layer.base.post_norm, eps)
-        factors.backward((at, "gate_up"), d_gate_up, x, pick(kept.shrunk["gate_up"]), dx, groups)
+        factors.backward((at, "gate_up"), d_gate_up, x, pick(kept.shrunk["gate_up"]), dx, rows)
         d_middle = grad + rms_norm_backward(dx, middle, layer.base.post_norm, eps)
         d_mixed = layer.o.backward(d_middle)
-        factors.backward((at, "o"), d_middle, mixed, pick(kept.shrunk["o"]), d_mixed, groups)
+        factors.backward((at, "o"), d_middle, mixed, pick(kept.shrunk["o"]), d_mixed, rows)
         return d_middle, d_mixed
 
     def _attention_backward(

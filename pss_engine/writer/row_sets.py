@@ -67,14 +67,17 @@ class RowSet:
         self.num_rows = sum(self.lens)
 
     @cached_property
+    def spans(self) -> list[tuple[int, slice]]:
+        """The slot and the rows of each session."""
+        return [
+            (slot, slice(start, start + size))
+            for slot, start, size in zip(self.slots, self.starts, self.lens, strict=True)
+        ]
+
+    @cached_property
     def groups(self) -> list[Group]:
-        spans = [slice(start, start + size) for start, size in zip(self.starts, self.lens, strict=True)]
         if self.device.type == "cpu":
-            return [
-                Group([slot], (1, size), span=span)
-                for slot, size, span in zip(self.slots, self.lens, spans, strict=True)
-                if size
-            ]
+            return [Group([slot], (1, span.stop - span.start), span=span) for slot, span in self.spans]
         return [self.padded()]
 
     def padded(self) -> Group:

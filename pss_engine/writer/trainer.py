@@ -12,7 +12,8 @@ from torch import Tensor
 from pss_engine.errors import CapacityError
 from pss_engine.models import DenseAttention, ForwardBatch
 from pss_engine.writer.config import WriterConfig
-from pss_engine.writer.factors import FactorMath, FactorStack
+from pss_engine.writer.factor_math import FactorMath
+from pss_engine.writer.factors import FactorStack
 from pss_engine.writer.learner import Learner, SlotOptimizer
 from pss_engine.writer.lessons import Lesson
 from pss_engine.writer.network import SessionNetwork
@@ -105,7 +106,7 @@ class Trainer:
         factors = FactorMath(self._stack, self._network.dtype)
         for learner in active:
             learner.optimizer = learner.optimizer or self._optimizer(learner)
-        positive, hinges = self._gradients(rows, factors)
+        positive, hinges = self._gradients(rows, factors, [learner.hinge_active for learner in active])
         for learner, loss, is_active in zip(active, positive, hinges, strict=True):
             assert learner.optimizer is not None
             if not (loss == loss and abs(loss) < float("inf")):
@@ -114,10 +115,10 @@ class Trainer:
                 learner.fail("the gradient is not finite")
             else:
                 phase, step = learner.phase.name, learner.step + 1
-                learner.advance(loss, settled=not is_active)
+                learner.advance(loss, is_active)
                 on_step(learner, phase, step, loss)
 
-    def _gradients(self, rows: UpdateRows, factors: FactorMath) -> tuple[list[float], list[bool]]:
+    def _gradients(self, rows: UpdateRows, factors: FactorMath, guesses: Sequence[bool]) -> tuple[list[float], list[bool]]:
         """Fill the stack's gradients; returns l(z+) of each session, and whether its hinge is active.
 
         The loss of a session is ``l(z+) + max(0, margin + l(z+) - l(z-))`` (PSS, equation 4), without z- just l(z+).
@@ -128,9 +129,12 @@ class Trainer:
         assert grads is not None
         positive = _means(nll, [len(lesson.positive) for lesson in lessons])
         at = [i for i, lesson in enumerate(lessons) if lesson.negative]
-        hinges = [False] * len(lessons)
+        hinges, expected = [False] * len(lessons), any(guess and lessons[i].negative for i, guess in enumerate(guesses))
+        against = None
         if at:
-            nll, _ = network.losses(trace.hidden[rows.negative_index], rows.negative_labels, with_grad=False)
+            # the logits of z- are needed again where its hinge is active: most often where it was
+            hidden = trace.hidden[rows.negative_index]
+            nll, against = network.losses(hidden, rows.negative_labels, with_grad=expected)
             negative = _means(nll, [len(lessons[i].negative) for i in at])
             for i, loss in zip(at, negative, strict=True):
                 hinges[i] = self._config.margin + positive[i] - loss > 0
@@ -138,7 +142,7 @@ class Trainer:
         d_hidden = torch.zeros_like(trace.hidden)
         d_hidden.index_add_(0, rows.positive_index, grads * _spread(weights, [len(x.positive) for x in lessons], grads))
         if any(hinges):
-            self._add_negative(rows, trace.hidden, hinges, d_hidden)
+            self._add_negative(rows, trace.hidden, hinges, against, d_hidden)
         live = rows.live(hinges)
         network.backward(trace, live, live.of_told(d_hidden), factors)
         counters = self.counters
@@ -148,16 +152,16 @@ class Trainer:
         counters.backward_rows += live.all.num_rows
         return positive, hinges
 
-    def _add_negative(self, rows: UpdateRows, hidden: Tensor, hinges: Sequence[bool], d_hidden: Tensor) -> None:
+    def _add_negative(
+        self, rows: UpdateRows, hidden: Tensor, hinges: Sequence[bool], grads: Tensor | None, d_hidden: Tensor
+    ) -> None:
+        """Add the gradients of -l(z-) of the active hinges; ``grads`` are those of every z-, if they are known."""
         sizes = [len(lesson.negative) for lesson in rows.lessons]
-        wanted = torch.tensor(
-            [active for active, size in zip(hinges, sizes, strict=True) for _ in range(size)], device=hidden.device
-        )
-        index = rows.negative_index[wanted]
-        _, grads = self._network.losses(hidden[index], rows.negative_labels[wanted], with_grad=True)
+        if grads is None:
+            _, grads = self._network.losses(hidden[rows.negative_index], rows.negative_labels, with_grad=True)
         assert grads is not None
-        kept = [size for size, active in zip(sizes, hinges, strict=True) if active]
-        d_hidden.index_add_(0, index, grads * _spread([-1.0 / size for size in kept], kept, grads))
+        weights = [-1.0 / size if active else 0.0 for size, active in zip(sizes, hinges, strict=True)]
+        d_hidden.index_add_(0, rows.negative_index, grads * _spread(weights, sizes, grads))
 
     def _optimizer(self, learner: Learner) -> SlotOptimizer:
         assert self._stack is not None
