@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pss_engine.cli.options import ModelOptions, SamplingOptions, WriterOptions
+from pss_engine.cli.options import GateOptions, ModelOptions, SamplingOptions, StoreOptions, WriterOptions
 from pss_engine.cli.progress import loading
 from pss_engine.config import EngineConfig
 from pss_engine.errors import ConfigError
@@ -14,7 +15,8 @@ from pss_engine.errors import ConfigError
 if TYPE_CHECKING:
     from pss_engine.engine import Engine, SamplingParams
     from pss_engine.models import LoadedModel
-    from pss_engine.state import SessionState
+    from pss_engine.session import ReadoutGate
+    from pss_engine.state import SessionState, StateStore
     from pss_engine.writer import WriterConfig
 
 MAX_SLOTS = 8
@@ -64,6 +66,19 @@ def writer_config(options: WriterOptions) -> WriterConfig:
     from pss_engine.writer import WriterConfig
 
     return WriterConfig(**asdict(options))
+
+
+def readout_gate(options: GateOptions) -> ReadoutGate:
+    from pss_engine.session import ReadoutGate
+
+    return ReadoutGate(options.min_readout_recall, options.max_retries, options.retry_steps)
+
+
+def open_store(folder: Path, options: StoreOptions | None = None) -> StateStore:
+    """The store, or a tenant's part of it, with its key where there is one."""
+    from pss_engine.state import StateStore
+
+    return StateStore(folder)
 
 
 def sampling_params(options: SamplingOptions) -> SamplingParams:

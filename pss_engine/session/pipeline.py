@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
-from pss_engine.engine import Engine, Request, RequestOutput, SamplingParams
-from pss_engine.errors import ConfigError, PSSError
+from pss_engine.engine import Engine, Request, SamplingParams
+from pss_engine.errors import ConfigError
 from pss_engine.kv import QueryUsage
 from pss_engine.retrieval import BM25, Corpus, Hit, rrf
 from pss_engine.session.answer import Answer, Clue, Evidence
 from pss_engine.session.prompts import answer_messages
+from pss_engine.session.readout import ReadoutGate, ended, instruction_of
+from pss_engine.session.writing import OnStep, StateWriting, Stored
 from pss_engine.state import SessionState, StateHandle, StateStore
-from pss_engine.writer import INSTRUCTION, History, SessionTargets, Writer, clue_messages, readout_messages
+from pss_engine.writer import History, SessionTargets, WriteJob, Writer, clue_messages
 from pss_engine.writer.writer import Progress
 
 MODES = ("clue", "raw", "rrf", "readout")
@@ -55,13 +56,41 @@ class SessionRAG:
         *,
         writer: Writer | None = None,
         progress: Progress | None = None,
+        gate: ReadoutGate | None = None,
     ) -> SessionState:
-        """Compile a history, record the state's fixed readout, and store it; the session can be asked at once."""
+        """Compile a history, record the state's fixed readout, and store it; the session can be asked at once.
+
+        A session whose current state was written from the same history, targets and settings is not written again.
+
+        Args:
+            gate: judges the readout, see :class:`ReadoutGate`; None: it is recorded as it is.
+        """
+        writing = self._writing(writer, gate)
+        return self._ready(writing.write([WriteJob(session_id, history, targets)], _each(progress))[0])
+
+    def go_on(
+        self,
+        session_id: str,
+        turns: History,
+        targets: SessionTargets | None = None,
+        *,
+        writer: Writer | None = None,
+        progress: Progress | None = None,
+        gate: ReadoutGate | None = None,
+    ) -> SessionState:
+        """Continue a session's state with new turns; see :meth:`StateWriting.go_on`."""
+        return self._ready(self._writing(writer, gate).go_on(session_id, turns, targets, _each(progress)))
+
+    def _writing(self, writer: Writer | None, gate: ReadoutGate | None) -> StateWriting:
         writer = writer or Writer(self.engine.model)
-        state = record_readout(self.engine, writer.write(session_id, history, targets, progress), self._clue_sampling)
-        self.store.put(state)
-        self.engine.add_stored(self.store, session_id)
-        return state
+        return StateWriting(self.engine, self.store, writer, gate, self._clue_sampling.max_new_tokens)
+
+    def _ready(self, stored: Stored) -> SessionState:
+        if stored.error is not None:
+            raise stored.error
+        assert stored.state is not None
+        self.engine.add_stored(self.store, stored.session_id)
+        return stored.state
 
     def clues(self, asks: Sequence[tuple[str, str]]) -> list[Clue]:
         """One clue per (session id, query), decoded in one batch.
@@ -71,12 +100,12 @@ class SessionRAG:
         """
         states = [self._state(session_id) for session_id, _ in asks]
         requests = [
-            Request(clue_messages(_instruction(state), query), self._clue_sampling, session=session_id, agent="clue")
+            Request(clue_messages(instruction_of(state), query), self._clue_sampling, session=session_id, agent="clue")
             for state, (session_id, query) in zip(states, asks, strict=True)
         ]
         return [
             Clue(output.text.strip(), output.state_digest, QueryUsage([output.usage]), output.timings.total_s)
-            for output in _ended(self.engine.generate(requests))
+            for output in ended(self.engine.generate(requests))
         ]
 
     def retrieve(self, searches: Sequence[Sequence[str]]) -> list[Evidence]:
@@ -117,7 +146,7 @@ class SessionRAG:
             Request(answer_messages(query, found.passages), self._answer_sampling, agent="answer")
             for (_, query), found in zip(asks, evidence, strict=True)
         ]
-        outputs = _ended(self.engine.generate(requests))
+        outputs = ended(self.engine.generate(requests))
         return [
             Answer(
                 session_id,
@@ -145,19 +174,10 @@ class SessionRAG:
         return states.get(session_id)
 
 
-def record_readout(engine: Engine, state: SessionState, sampling: SamplingParams) -> SessionState:
-    """The state with its fixed readout: what it emits for the training instruction, before any query is known."""
-    engine.add_state(state)
-    messages = readout_messages(_instruction(state))
-    output = _ended(engine.generate([Request(messages, sampling, session=state.session_id, agent="readout")]))[0]
-    engine.remove_state(state.session_id)
-    meta = replace(state.meta, readout=output.text.strip(), readout_token_ids=tuple(output.token_ids))
-    return replace(state, meta=meta)
-
-
-def _instruction(state: SessionState | StateHandle) -> str:
-    """The instruction that the state was trained on; an adapter that was not written here gets the default one."""
-    return str(state.meta.writer.get("instruction", INSTRUCTION))
+def _each(progress: Progress | None) -> OnStep | None:
+    if progress is None:
+        return None
+    return lambda _job, phase, done, total, loss: progress(phase, done, total, loss)
 
 
 def _fixed(state: StateHandle, mode: str) -> Clue:
@@ -168,10 +188,3 @@ def _fixed(state: StateHandle, mode: str) -> Clue:
 
 def _searches(mode: str, query: str, clue: str) -> list[str]:
     return {"clue": [clue], "raw": [query], "rrf": [query, clue], "readout": [f"{query} {clue}"]}[mode]
-
-
-def _ended(outputs: list[RequestOutput]) -> list[RequestOutput]:
-    for output in outputs:
-        if output.finish_reason == "error":
-            raise PSSError(f"request {output.request_id} failed: {output.error}")
-    return outputs

@@ -53,7 +53,9 @@ def without(turns: Sequence[Message], phrases: Sequence[str], what: str) -> tupl
         if any(sentence.strip() for sentence in left):
             kept.append({**turn, "content": " ".join(left)})
     if not removed:
-        raise ConfigError(f"deletion {what}: no sentence of the history has {list(phrases) or 'its target, none given'}")
+        raise ConfigError(
+            f"deletion {what}: no sentence of the history has {list(phrases) or 'its target, none given'}"
+        )
     return tuple(kept)
 
 

@@ -105,5 +105,5 @@ def _grouped(x: Tensor, num_kv_heads: int) -> Tensor:
 
 
 def _ungrouped(x: Tensor, like: Tensor) -> Tensor:
-    num_sessions, num_rows, num_heads, head_dim = like.shape
+    num_sessions, num_rows, _, head_dim = like.shape
     return x.view(num_sessions, -1, num_rows, head_dim).transpose(1, 2).reshape(like.shape)

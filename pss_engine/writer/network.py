@@ -99,13 +99,15 @@ class SessionNetwork:
 
     @torch.no_grad()
     def losses(self, hidden: Tensor, labels: Tensor, with_grad: bool) -> tuple[Tensor, Tensor | None]:
-        """Negative log likelihood [R] of labels [R] in nats, and its gradient by hidden [R, H], before the final norm."""
+        """Negative log likelihood [R] of labels [R] in nats, and its gradient by hidden [R, H] before the final norm."""
         block = HEAD_ROWS[hidden.device.type]
         found = [
             self._head_losses(part, told, with_grad)
             for part, told in zip(hidden.split(block), labels.split(block), strict=True)
         ]
-        return torch.cat([loss for loss, _ in found]), (torch.cat([g for _, g in found if g is not None]) if with_grad else None)
+        return torch.cat([loss for loss, _ in found]), (
+            torch.cat([g for _, g in found if g is not None]) if with_grad else None
+        )
 
     @torch.no_grad()
     def backward(self, trace: Trace, live: LiveRows, d_hidden: Tensor, factors: FactorMath) -> None:
@@ -166,7 +168,13 @@ class SessionNetwork:
         return losses, rms_norm_backward(self._head.backward(grads.to(hidden.dtype)), hidden, norm, eps)
 
     def _mlp_and_output_backward(
-        self, layer: FrozenLayer, kept: LayerTrace, pick: Callable[[Tensor], Tensor], rows: RowSet, grad: Tensor, factors: FactorMath
+        self,
+        layer: FrozenLayer,
+        kept: LayerTrace,
+        pick: Callable[[Tensor], Tensor],
+        rows: RowSet,
+        grad: Tensor,
+        factors: FactorMath,
     ) -> tuple[Tensor, Tensor]:
         """The gradients of ``middle``, which is the residual stream's too, and of ``mixed``."""
         at, eps = layer.base.index, self.config.rms_norm_eps
@@ -183,7 +191,14 @@ class SessionNetwork:
         return d_middle, d_mixed
 
     def _attention_backward(
-        self, layer: FrozenLayer, trace: Trace, kept: LayerTrace, live: LiveRows, d_mixed: Tensor, cos: Tensor, sin: Tensor
+        self,
+        layer: FrozenLayer,
+        trace: Trace,
+        kept: LayerTrace,
+        live: LiveRows,
+        d_mixed: Tensor,
+        cos: Tensor,
+        sin: Tensor,
     ) -> Tensor:
         config, groups = self.config, live.all.groups
         q, k, v = live.of_all(kept.q), live.of_all(kept.k), live.of_all(kept.v)
@@ -191,9 +206,9 @@ class SessionNetwork:
         parts = d_heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         dy = d_mixed.unflatten(-1, (-1, config.head_dim))
         for group, mask in zip(groups, trace.rows.masks(config.windows[layer.base.index], live.all), strict=True):
-            taken = [group.take(x) for x in (q, k, v)]
-            _, shares = attention(*taken, mask, self._scale)
-            grads = attention_backward(group.take(dy), *taken, shares, self._scale)
+            q_rows, k_rows, v_rows = group.take(q), group.take(k), group.take(v)
+            _, shares = attention(q_rows, k_rows, v_rows, mask, self._scale)
+            grads = attention_backward(group.take(dy), q_rows, k_rows, v_rows, shares, self._scale)
             for part, g in zip(parts, grads, strict=True):
                 group.put(part, g)
         rotated = d_heads[:, : config.num_heads + config.num_kv_heads]

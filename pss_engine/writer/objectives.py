@@ -30,8 +30,8 @@ def phases(config: WriterConfig, tokenizer: Tokenizer, history: History, targets
         if lessons:
             steps = max(config.min_lm_steps, len(lessons))
             found.append(Phase("history", config.lm_learning_rate, steps, tuple(lessons), _half(config, 0)))
-    for lessons, steps in _readouts(config, tokenizer, history, targets):
-        found.append(Phase("readout", config.readout_learning_rate, steps, tuple(lessons), _half(config, 1)))
+    for readouts, steps in _readouts(config, tokenizer, history, targets):
+        found.append(Phase("readout", config.readout_learning_rate, steps, tuple(readouts), _half(config, 1)))
     if not found:
         raise ConfigError(f"objective {config.objective}: nothing to learn from a history of less than two tokens")
     return found

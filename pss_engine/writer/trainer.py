@@ -50,9 +50,7 @@ class Trainer:
         self.counters = UpdateCounters()
         self._stack: FactorStack | None = None
 
-    def run(
-        self, waiting: Iterable[Learner], on_step: OnStep, on_done: Callable[[Learner, FactorStack], None]
-    ) -> None:
+    def run(self, waiting: Iterable[Learner], on_step: OnStep, on_done: Callable[[Learner, FactorStack], None]) -> None:
         """Take learners as slots become free, until none is left; ``on_done`` is called as each ends, failed or not.
 
         Raises:
@@ -87,9 +85,7 @@ class Trainer:
         if self._stack is None:
             layers = network.transformer.session_layers
             device = network.transformer.final_norm.device
-            self._stack = FactorStack(
-                network.config, layers, config.rank, config.scaling, self._num_slots, device
-            )
+            self._stack = FactorStack(network.config, layers, config.rank, config.scaling, self._num_slots, device)
         learner.slot = min(set(range(self._num_slots)) - {other.slot for other in active})
         active.sort(key=lambda other: other.slot)
         if learner.initial is None:
@@ -118,7 +114,9 @@ class Trainer:
                 learner.advance(loss, is_active)
                 on_step(learner, phase, step, loss)
 
-    def _gradients(self, rows: UpdateRows, factors: FactorMath, guesses: Sequence[bool]) -> tuple[list[float], list[bool]]:
+    def _gradients(
+        self, rows: UpdateRows, factors: FactorMath, guesses: Sequence[bool]
+    ) -> tuple[list[float], list[bool]]:
         """Fill the stack's gradients; returns l(z+) of each session, and whether its hinge is active.
 
         The loss of a session is ``l(z+) + max(0, margin + l(z+) - l(z-))`` (PSS, equation 4), without z- just l(z+).

@@ -82,7 +82,7 @@ class UpdateRows:
         return self._within_told([lesson.negative_rows for lesson in self.lessons])
 
     def live(self, with_negative: Sequence[bool]) -> LiveRows:
-        """The rows that a gradient flows through; ``with_negative`` says of each session whether its hinge is active."""
+        """The rows that a gradient flows through; ``with_negative``: whether each session's hinge is active."""
         lens = [
             lesson.num_rows if wanted else lesson.num_live_rows
             for lesson, wanted in zip(self.lessons, with_negative, strict=True)

@@ -15,13 +15,14 @@ from pss_engine.errors import ConfigError, PSSError
 from pss_engine.models import LoadedModel
 from pss_engine.state import SessionState, StateMeta, StateShape
 from pss_engine.writer.config import WriterConfig
+from pss_engine.writer.extraction import find_targets
 from pss_engine.writer.factors import FactorStack
 from pss_engine.writer.history import History, as_lines
 from pss_engine.writer.learner import Learner
 from pss_engine.writer.memory import free_bytes, num_sessions, session_bytes
 from pss_engine.writer.network import SessionNetwork
 from pss_engine.writer.objectives import phases
-from pss_engine.writer.targets import SessionTargets, extract_targets
+from pss_engine.writer.targets import SessionTargets
 from pss_engine.writer.trainer import Trainer, UpdateCounters
 
 Progress = Callable[[str, int, int, float], None]
@@ -37,6 +38,7 @@ class WriteJob:
         targets: z+ and z-; None takes the history's own, or extracts them from the turns.
         parent: a state to go on from.
         config: None: the writer's.
+        readout_only: only the readout is learned, from where ``parent`` stands; the history is not read.
     """
 
     session_id: str
@@ -44,10 +46,7 @@ class WriteJob:
     targets: SessionTargets | None = None
     parent: SessionState | None = None
     config: WriterConfig | None = None
-
-    @property
-    def known_targets(self) -> SessionTargets:
-        return self.targets or self.history.targets or extract_targets(self.history.turns)
+    readout_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,9 @@ class Writer:
         self.counters = UpdateCounters()
         above = len(model.transformer.session_layers)
         if self.config.last_layers > above:
-            raise ConfigError(f"last_layers is {self.config.last_layers}; the model's cut leaves {above} session layers")
+            raise ConfigError(
+                f"last_layers is {self.config.last_layers}; the model's cut leaves {above} session layers"
+            )
 
     @property
     def num_layers(self) -> int:
@@ -91,17 +92,22 @@ class Writer:
         """The frozen layers with what their gradients need: on the CPU a transposed copy of each weight."""
         return SessionNetwork(self.model, self.num_layers)
 
+    def targets(self, job: WriteJob) -> tuple[SessionTargets, str]:
+        """What a job's state learns to say, and where that comes from; errors as :func:`find_targets`."""
+        return find_targets(job.history, job.targets, lambda text: len(self.model.tokenizer.encode(text)))
+
     def digest(self, job: WriteJob) -> str:
         """SHA-256 (hex) of all that decides a state: history, targets, settings, model, tokenizer, parent."""
         config = job.config or self.config
         content = {
             "turns": [dict(turn) for turn in job.history.turns],
             "records": [[record.name, record.text] for record in job.history.records],
-            "targets": job.known_targets.to_dict(),
+            "targets": self.targets(job)[0].to_dict(),
             "writer": config.to_dict(),
             "model": self.model.fingerprint,
             "tokenizer": self.model.tokenizer.fingerprint,
             "parent": job.parent.digest if job.parent else None,
+            "readout_only": job.readout_only,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -185,7 +191,9 @@ class Writer:
         if parent is not None:
             _check_parent(job, config, self.network)
             initial = {key: (pair.a.float(), pair.b.float()) for key, pair in parent.factors.items()}
-        plan = phases(config, self.model.tokenizer, job.history, job.known_targets)
+        plan = phases(config, self.model.tokenizer, job.history, self.targets(job)[0])
+        if job.readout_only:
+            plan = [phase for phase in plan if phase.name == "readout"]
         return Learner(job.session_id, plan, config.seed, initial, config.early_stop_loss)
 
     def _num_slots(self, learners: Sequence[Learner]) -> int:
@@ -204,7 +212,8 @@ class Writer:
             return Written(job, None, error, losses)
 
     def _state(self, job: WriteJob, stack: FactorStack, slot: int) -> SessionState:
-        config, targets, tokenizer = job.config or self.config, job.known_targets, self.model.tokenizer
+        config, tokenizer = job.config or self.config, self.model.tokenizer
+        targets, source = self.targets(job)
         meta = StateMeta(
             model_fingerprint=self.model.fingerprint,
             tokenizer_fingerprint=tokenizer.fingerprint,
@@ -215,6 +224,7 @@ class Writer:
             num_history_tokens=len(tokenizer.encode(as_lines(job.history.turns))),
             clue=targets.clue,
             negative_clue=targets.negative_clue,
+            targets={**targets.to_dict(), "source": source},
             write_digest=self.digest(job),
             parent=job.parent.digest if job.parent else None,
         )
@@ -236,5 +246,6 @@ def _check_parent(job: WriteJob, config: WriterConfig, network: SessionNetwork) 
     if missing or len(ranks) > 1:
         raise ConfigError(
             f"session {job.session_id}: its state has ranks {sorted(ranks - {config.rank}) or [config.rank]} on layers "
-            f"{list(parent.layers)}, the writer's are {config.rank} on {list(layers)}: write it anew, or set the writer alike"
+            f"{list(parent.layers)}, the writer's are {config.rank} on {list(layers)}: "
+            "write it anew, or set the writer alike"
         )

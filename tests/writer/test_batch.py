@@ -24,7 +24,9 @@ TEXTS = (
 
 def jobs(config=CONFIG):
     return [
-        WriteJob(f"s{i}", History.of([{"role": "user", "content": text}]), SessionTargets(clue, negative), config=config)
+        WriteJob(
+            f"s{i}", History.of([{"role": "user", "content": text}]), SessionTargets(clue, negative), config=config
+        )
         for i, (text, clue, negative) in enumerate(TEXTS)
     ]
 
@@ -116,7 +118,9 @@ def test_the_memory_budget_decides_how_many_learn_at_once(monkeypatch):
     seen = []
     real = Trainer.__init__
     monkeypatch.setattr(
-        Trainer, "__init__", lambda self, network, config, slots: (seen.append(slots), real(self, network, config, slots))[1]
+        Trainer,
+        "__init__",
+        lambda self, network, config, slots: (seen.append(slots), real(self, network, config, slots))[1],
     )
     Writer(tiny_model(), CONFIG, memory_bytes=1).write_many(jobs())
     Writer(tiny_model(), CONFIG, memory_bytes=1 << 40).write_many(jobs())
@@ -125,10 +129,16 @@ def test_the_memory_budget_decides_how_many_learn_at_once(monkeypatch):
 
 def test_every_session_reports_each_of_its_updates():
     steps = []
-    written = Writer(tiny_model(), CONFIG).write_many(jobs(), lambda job, *step: steps.append((job.session_id, *step[:3])))
+    written = Writer(tiny_model(), CONFIG).write_many(
+        jobs(), lambda job, *step: steps.append((job.session_id, *step[:3]))
+    )
     for result in written:
         mine = [step[1:] for step in steps if step[0] == result.job.session_id]
-        assert mine == [(phase, at, total) for phase, total in (("history", mine[0][2]), ("readout", 6)) for at in range(1, total + 1)]
+        assert mine == [
+            (phase, at, total)
+            for phase, total in (("history", mine[0][2]), ("readout", 6))
+            for at in range(1, total + 1)
+        ]
         assert [len(result.losses[phase]) for phase in ("history", "readout")] == [mine[0][2], 6]
 
 
@@ -141,7 +151,9 @@ def test_float64_masters_learn_the_same_up_to_their_precision():
 def test_early_stop_ends_the_readout_when_the_clue_is_learned():
     done = []
     config = with_settings(readout_steps=300, early_stop_loss=1.0, margin=-100.0)
-    Writer(tiny_model(), config).write_many(jobs(config)[:1], lambda job, phase, at, total, loss: done.append((phase, loss)))
+    Writer(tiny_model(), config).write_many(
+        jobs(config)[:1], lambda job, phase, at, total, loss: done.append((phase, loss))
+    )
     readout = [loss for phase, loss in done if phase == "readout"]
     assert len(readout) < 300 and readout[-1] < 1.0 <= min(readout[:-1])
 
