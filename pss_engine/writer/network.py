@@ -99,7 +99,7 @@ class SessionNetwork:
 
     @torch.no_grad()
     def losses(self, hidden: Tensor, labels: Tensor, with_grad: bool) -> tuple[Tensor, Tensor | None]:
-        """Negative log likelihood [R] of labels [R] in nats, and its gradient by hidden [R, H] before the final norm."""
+        """Negative log likelihood [R] of labels [R] in nats; its gradient by hidden [R, H], before the final norm."""
         block = HEAD_ROWS[hidden.device.type]
         found = [
             self._head_losses(part, told, with_grad)

@@ -16,6 +16,7 @@ from pss_engine.writer import WriterConfig
 from tests.cli.conftest import Pss, python
 
 COMMANDS = ["demo", "write", "clue", "ask", "generate", "inspect state", "inspect store", "inspect model", "doctor"]
+COMMANDS += [f"state {name}" for name in ("log", "show", "diff", "rollback", "rm", "gc", "export", "import")]
 PROBE = """
 import contextlib, io, json, sys, time
 from pss_engine.cli import main
