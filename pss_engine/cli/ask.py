@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, Mode, ModelOptions, StoreFolder
+from pss_engine.cli.options import DEFAULT_STORE, Json, Mode, ModelOptions, StoreFolder, StoreOptions
 
 if TYPE_CHECKING:
     from pss_engine.session import Answer
 
-_DEFAULT_MODEL_OPTIONS = ModelOptions()
+_DEFAULT_MODEL_OPTIONS, _DEFAULT_STORE_OPTIONS = ModelOptions(), StoreOptions()
 
 
 def ask(
@@ -29,6 +29,7 @@ def ask(
     max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     max_answer_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     store: StoreFolder = DEFAULT_STORE,
+    store_options: StoreOptions = _DEFAULT_STORE_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -44,12 +45,11 @@ def ask(
         The follow-up.
     """
     from pss_engine.cli.output import emit_json
-    from pss_engine.cli.runtime import engine_with
+    from pss_engine.cli.runtime import engine_with, open_store
     from pss_engine.retrieval import Corpus
     from pss_engine.session import SessionRAG
-    from pss_engine.state import StateStore
 
-    states = StateStore(store)
+    states = open_store(store, store_options)
     state = states.get(session)
     Corpus.load(corpus)  # a bad corpus is told before the model is loaded; only the model's tokenizer can cut it
     engine = engine_with(model, [state])

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, ModelOptions, StoreFolder
+from pss_engine.cli.options import DEFAULT_STORE, Json, ModelOptions, StoreFolder, StoreOptions
 
-_DEFAULT_MODEL_OPTIONS = ModelOptions()
+_DEFAULT_MODEL_OPTIONS, _DEFAULT_STORE_OPTIONS = ModelOptions(), StoreOptions()
 
 
 def clue(
@@ -18,6 +18,7 @@ def clue(
     *,
     max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     store: StoreFolder = DEFAULT_STORE,
+    store_options: StoreOptions = _DEFAULT_STORE_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -33,11 +34,10 @@ def clue(
         The follow-up.
     """
     from pss_engine.cli.output import cost, emit_json, note
-    from pss_engine.cli.runtime import engine_with
+    from pss_engine.cli.runtime import engine_with, open_store
     from pss_engine.session import SessionRAG
-    from pss_engine.state import StateStore
 
-    states = StateStore(store)
+    states = open_store(store, store_options)
     engine = engine_with(model, [states.get(session)])
     rag = SessionRAG(engine, None, states, max_clue_tokens=max_clue_tokens)
     said = rag.clues([(session, query)])[0]

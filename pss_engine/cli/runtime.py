@@ -76,9 +76,15 @@ def readout_gate(options: GateOptions) -> ReadoutGate:
 
 def open_store(folder: Path, options: StoreOptions | None = None) -> StateStore:
     """The store, or a tenant's part of it, with its key where there is one."""
-    from pss_engine.state import StateStore
+    import os
 
-    return StateStore(folder)
+    from pss_engine.state import StateKey, StateStore
+
+    options = options or StoreOptions()
+    key = StateKey.load(options.key_file) if options.key_file else None
+    if key is None and (text := os.environ.get("PSS_STATE_KEY")):
+        key = StateKey.parse(text, "PSS_STATE_KEY")
+    return StateStore(folder, tenant=options.tenant, key=key)
 
 
 def sampling_params(options: SamplingOptions) -> SamplingParams:

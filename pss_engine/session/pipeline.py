@@ -100,7 +100,13 @@ class SessionRAG:
         """
         states = [self._state(session_id) for session_id, _ in asks]
         requests = [
-            Request(clue_messages(instruction_of(state), query), self._clue_sampling, session=session_id, agent="clue")
+            Request(
+                clue_messages(instruction_of(state), query),
+                self._clue_sampling,
+                session=session_id,
+                agent="clue",
+                scope=self.store.tenant,
+            )
             for state, (session_id, query) in zip(states, asks, strict=True)
         ]
         return [
@@ -143,7 +149,9 @@ class SessionRAG:
         searches = [_searches(mode, query, clue.text) for (_, query), clue in zip(asks, clues, strict=True)]
         evidence = self.retrieve(searches)
         requests = [
-            Request(answer_messages(query, found.passages), self._answer_sampling, agent="answer")
+            Request(
+                answer_messages(query, found.passages), self._answer_sampling, agent="answer", scope=self.store.tenant
+            )
             for (_, query), found in zip(asks, evidence, strict=True)
         ]
         outputs = ended(self.engine.generate(requests))

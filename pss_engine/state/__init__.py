@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pss_engine.state.lru import SlotRef
     from pss_engine.state.meta import StateMeta
     from pss_engine.state.rows import TargetSlots
+    from pss_engine.state.sealing import StateKey
     from pss_engine.state.session_state import LoraFactors, SessionState
     from pss_engine.state.shape import StateShape
     from pss_engine.state.slots import StateSlots
@@ -33,6 +34,7 @@ _HOMES = {
     "StateCache": "cache",
     "StateCounters": "counters",
     "StateHandle": "handle",
+    "StateKey": "sealing",
     "StateLayout": "layout",
     "StateMeta": "meta",
     "StateRecord": "adapter",
@@ -56,6 +58,7 @@ __all__ = [
     "StateCache",
     "StateCounters",
     "StateHandle",
+    "StateKey",
     "StateLayout",
     "StateMeta",
     "StateRecord",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pss_engine.errors import ConfigError, StateFormatError
-from pss_engine.state.files import disk_errors, read_json, sync_folder, to_json_bytes, write_file
+from pss_engine.state.file_source import FileSource, FolderSource
+from pss_engine.state.files import disk_errors, sync_folder, to_json_bytes, write_file
 from pss_engine.state.meta import STATE_FILE, StateMeta
 from pss_engine.state.peft_format import adapter_files, read_adapter
 from pss_engine.state.session_state import SessionState
@@ -52,17 +54,28 @@ def load_adapter(
     folder = Path(folder)
     if not folder.is_dir():
         raise StateFormatError(f"{folder}: no such adapter folder")
-    tensors, config, base_model = read_adapter(folder, shape, max_rank, follow_symlinks)
-    record = read_record(folder, follow_symlinks)
+    name = re.sub(r"[^a-z0-9._-]", "-", folder.resolve().name.lower())
+    return read_state(FolderSource(folder, follow_symlinks), session_id, name, shape, max_rank)
+
+
+def read_state(
+    source: FileSource,
+    session_id: str | None,
+    name: str = "",
+    shape: StateShape | None = None,
+    max_rank: int | None = None,
+) -> SessionState:
+    """A state from its files; ``name``: whose it is if neither ``session_id`` nor a record says. As load_adapter."""
+    tensors, config, base_model = read_adapter(source, shape, max_rank)
+    record = read_record(source)
     if record is None:
         meta = StateMeta(base_model=base_model)
-        name = re.sub(r"[^a-z0-9._-]", "-", folder.resolve().name.lower())
     else:
         meta, name = record.meta, record.session_id
     state = SessionState.from_config(session_id or name, tensors, config, meta)
     if record is not None and (state.digest, state.num_bytes) != (record.digest, record.num_bytes):
         raise StateFormatError(
-            f"{folder}: digest is {state.digest[:16]} and size {state.num_bytes} bytes, {STATE_FILE} records "
+            f"{source.where(STATE_FILE)}: digest is {state.digest[:16]} and size {state.num_bytes} bytes, recorded are "
             f"{record.digest[:16]} and {record.num_bytes}: damaged or edited"
         )
     state.check()
@@ -85,7 +98,7 @@ def save_adapter(state: SessionState, folder: str | Path) -> Path:
     with disk_errors("adapter folder", folder.parent, state.num_bytes):
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            write_state_files(state, temporary)
+            write_files(state_files(state), temporary)
             temporary.replace(folder)
             sync_folder(folder.parent)
         finally:
@@ -93,9 +106,8 @@ def save_adapter(state: SessionState, folder: str | Path) -> Path:
     return folder
 
 
-def write_state_files(state: SessionState, folder: Path) -> None:
-    """Create ``folder`` with the three files of a state; on return they are on the disk."""
-    folder.mkdir()
+def state_files(state: SessionState) -> dict[str, bytes]:
+    """The three files of a state, by name."""
     record = {
         "session_id": state.session_id,
         "digest": state.digest,
@@ -103,22 +115,27 @@ def write_state_files(state: SessionState, folder: Path) -> None:
         **state.meta.to_json(),
     }
     files = adapter_files(state.tensors(), state.config, state.meta.base_model)
-    for name, data in {**files, STATE_FILE: to_json_bytes(record)}.items():
+    return {**files, STATE_FILE: to_json_bytes(record)}
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Create ``folder`` with these files; on return they are on the disk."""
+    folder.mkdir()
+    for name, data in files.items():
         write_file(folder / name, data)
     sync_folder(folder)
 
 
-def read_record(folder: Path, follow_symlinks: bool = True) -> StateRecord | None:
-    """What a folder says of its state, without reading a tensor; None if it says nothing.
+def read_record(source: FileSource) -> StateRecord | None:
+    """What the files say of their state, without reading a tensor; None if they say nothing.
 
     Raises:
         StateFormatError: the file is damaged or of another release.
     """
-    path = folder / STATE_FILE
-    if not path.exists() and not path.is_symlink():
+    if not source.has(STATE_FILE):
         return None
-    raw = read_json(path, follow_symlinks)
+    path, raw = source.where(STATE_FILE), source.json(STATE_FILE)
     session_id, digest, num_bytes = raw.pop("session_id", None), raw.pop("digest", None), raw.pop("num_bytes", None)
     if not isinstance(session_id, str) or not isinstance(digest, str) or type(num_bytes) is not int:
         raise StateFormatError(f"{path}: session_id and digest must be strings, num_bytes an integer")
-    return StateRecord(session_id, digest, num_bytes, StateMeta.from_json(raw, str(path)))
+    return StateRecord(session_id, digest, num_bytes, StateMeta.from_json(raw, path))

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pss_engine.errors import ConfigError, PSSError, StateFormatError
-from pss_engine.state.adapter import StateRecord, load_adapter, read_record, write_state_files
+from pss_engine.state.adapter import StateRecord, read_record, read_state, state_files, write_files
+from pss_engine.state.file_source import FileSource, FolderSource, MemorySource
 from pss_engine.state.files import check_session_id, disk_errors, sync_folder
+from pss_engine.state.sealing import SEALED_FILE, StateKey, WrongKey
 from pss_engine.state.session_state import SessionState
 from pss_engine.state.store_folder import LOCK_TIMEOUT_S, StoreFolder, Version
 from pss_engine.state.store_garbage import Deletion, collect, forget
@@ -35,6 +37,7 @@ class StateStore:
         root: folder of the store; made by the first ``put``.
         max_state_bytes: largest state accepted by ``put``.
         tenant: whose part of the store this is; tenants see nothing of each other. Empty: the part of nobody.
+        key: states are sealed with it (AES-GCM), and only sealed ones are read. Session ids and digests stay readable.
         lock_timeout_s: how long to wait for another process.
 
     Raises:
@@ -47,11 +50,12 @@ class StateStore:
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
         *,
         tenant: str = "",
+        key: StateKey | None = None,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         place = Path(root) / "tenants" / check_session_id(tenant) if tenant else Path(root)
         self._folder = StoreFolder(place, lock_timeout_s)
-        self.max_state_bytes, self.tenant = max_state_bytes, tenant
+        self.max_state_bytes, self.tenant, self._key = max_state_bytes, tenant, key
 
     @property
     def root(self) -> Path:
@@ -128,6 +132,8 @@ class StateStore:
             digest = self._folder.head(session_id)
             try:
                 return self._read_object(digest, session_id)
+            except WrongKey:  # nothing is known to be wrong with the object
+                raise
             except StateFormatError as error:
                 reason = error
         return self._read_or_quarantine(digest, session_id, reason)
@@ -140,6 +146,8 @@ class StateStore:
         with self._folder.lock(exclusive=False):
             try:
                 return self._read_object(digest, session_id)
+            except WrongKey:  # nothing is known to be wrong with the object
+                raise
             except StateFormatError as error:
                 reason = error
         return self._read_or_quarantine(digest, session_id, reason)
@@ -149,7 +157,9 @@ class StateStore:
         with self._folder.lock(exclusive=False):
             digest = self._folder.head(session_id)
             try:
-                found = read_record(self._folder.object_of(digest), follow_symlinks=False)
+                found = read_record(self._source(digest))
+            except WrongKey:
+                raise
             except StateFormatError:
                 found = None
         if found is not None and found.digest == digest:
@@ -209,6 +219,21 @@ class StateStore:
         """:meth:`gc` that keeps the current version of each session alone."""
         return self.gc(keep_versions=1)
 
+    def _source(self, digest: str, folder: Path | None = None) -> FileSource:
+        """The files of an object, opened if they are sealed."""
+        plain = FolderSource(folder or self._folder.object_of(digest), follow_symlinks=False)
+        is_sealed = plain.has(SEALED_FILE)
+        if self._key is None:
+            if is_sealed:
+                raise WrongKey(f"{plain.where(SEALED_FILE)}: is sealed; give the store its key")
+            return plain
+        if not is_sealed and plain.folder.exists():
+            raise WrongKey(
+                f"{plain.folder}: is not sealed, and this store has a key; write it again or read it without"
+            )
+        with plain.open(SEALED_FILE) as file:
+            return MemorySource(self._key.open(file.read(), digest, plain.where(SEALED_FILE)), str(plain.folder))
+
     def _expect(self, session_id: str, expected: str | None) -> None:
         if expected is None:
             return
@@ -239,12 +264,17 @@ class StateStore:
             try:
                 self._read_object(state.digest, None)
                 return False
+            except WrongKey:  # the same state as it was kept before: sealed with another key, or not at all
+                shutil.rmtree(target)
             except StateFormatError:
                 self._quarantine(state.digest)
         temporary = objects / f".tmp-{state.digest}"
         try:
-            write_state_files(state, temporary)
-            load_adapter(temporary, follow_symlinks=False)
+            files = state_files(state)
+            if self._key is not None:
+                files = {SEALED_FILE: self._key.seal(files, state.digest)}
+            write_files(files, temporary)
+            read_state(self._source(state.digest, temporary), None)
             temporary.replace(target)
             sync_folder(objects)
         except BaseException:
@@ -259,7 +289,7 @@ class StateStore:
             raise StateFormatError(
                 f"state {digest[:16]}: not in {folder.parent}; removed, or in quarantine after a failed check"
             )
-        state = load_adapter(folder, session_id=session_id, follow_symlinks=False)
+        state = read_state(self._source(digest), session_id)
         if state.digest != digest:
             raise StateFormatError(f"{folder}: digest is {state.digest[:16]}, stored as {digest[:16]}")
         return state
