@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pss_engine.models import ModelConfig
+from pss_engine.state.precision import initial_a
 
 Pair = tuple[Tensor, Tensor]
 Key = tuple[int, str]
@@ -35,9 +35,7 @@ class LinearFactors:
 
 
 class FactorStack:
-    """lora_a ~ U(-1/sqrt(H_in), 1/sqrt(H_in)), lora_b = 0 in each of S slots, float32, with their gradients.
-
-    A slot's initial values are PEFT's, drawn in the order of layers, then modules, from its own seeded generator.
+    """lora_a and lora_b in each of S slots, float32, with their gradients; a slot begins as PEFT's do, from its seed.
 
     Attributes:
         values, grads: [S, N] float32.
@@ -81,11 +79,10 @@ class FactorStack:
 
     def reset(self, slot: int, seed: int) -> None:
         """Initial factors of a new session."""
-        generator = torch.Generator().manual_seed(seed)
         self.values[slot].zero_()
-        for (a, _), features in zip(self.pairs(slot).values(), self._in_features(), strict=True):
-            bound = 1.0 / math.sqrt(features)
-            a.copy_(torch.empty(self.rank, features).uniform_(-bound, bound, generator=generator))
+        pairs = self.pairs(slot)
+        for key, a in initial_a({key: (a.shape[0], a.shape[1]) for key, (a, _) in pairs.items()}, seed).items():
+            pairs[key][0].copy_(a)
 
     def load(self, slot: int, pairs: Mapping[tuple[int, str], Pair]) -> None:
         """Take the factors of a state, to go on from them; all of its modules, in this rank."""
@@ -111,6 +108,3 @@ class FactorStack:
         for a, b in self.pairs(0, mask).values():
             a[ranks], b[:, ranks] = 1.0, 1.0
         return mask[0]
-
-    def _in_features(self) -> list[int]:
-        return [target.in_features for _ in self.layers for target in self._config.lora_targets.values()]

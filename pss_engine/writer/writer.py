@@ -11,9 +11,11 @@ from functools import cached_property
 
 import torch
 
-from pss_engine.errors import ConfigError, PSSError
+from pss_engine.errors import CapacityError, ConfigError, PSSError
 from pss_engine.models import LoadedModel
 from pss_engine.state import SessionState, StateMeta, StateShape
+from pss_engine.state.adapter import state_files
+from pss_engine.state.precision import rounded
 from pss_engine.writer.config import WriterConfig
 from pss_engine.writer.extraction import find_targets
 from pss_engine.writer.factors import FactorStack
@@ -228,12 +230,13 @@ class Writer:
             write_digest=self.digest(job),
             parent=job.parent.digest if job.parent else None,
         )
-        factors = {
-            key: (a.detach().to("cpu", torch.bfloat16), b.detach().to("cpu", torch.bfloat16))
-            for key, (a, b) in stack.pairs(slot).items()
-        }
+        learned = {key: (a.detach().cpu(), b.detach().cpu()) for key, (a, b) in stack.pairs(slot).items()}
+        factors = rounded(learned, config.precision, config.seed)
         state = SessionState.from_tensors(job.session_id, factors, config.alpha, meta=meta)
-        state.check(shape=self.shape, max_rank=config.rank, max_bytes=config.max_state_bytes, dtype=torch.bfloat16)
+        dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+        state.check(shape=self.shape, max_rank=config.rank, dtype=dtype)
+        if (num_bytes := sum(map(len, state_files(state).values()))) > config.max_state_bytes:
+            raise CapacityError("state budget", num_bytes, config.max_state_bytes, "bytes")
         return state
 
 
