@@ -127,6 +127,8 @@ class StateWriting:
             state = record_readout(self._engine, result.state, self._sampling)
             if self._gate is not None:
                 state = checked(state, self._gate, attempts)
+            if again := self._retry(job, state, attempts):
+                retries.append(again)
             if before is not None and before.state is not None:
                 if _recall(state) <= _recall(before.state):
                     return
@@ -135,8 +137,6 @@ class StateWriting:
                 state = replace(state, meta=meta)
             self._store.put(state)
             settle(Stored(job.session_id, state))
-            if again := self._retry(job, state, attempts):
-                retries.append(again)
 
         self.writer.write_many(jobs, on_step, written, max_sessions)
         return iter(retries)

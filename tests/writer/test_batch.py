@@ -201,3 +201,17 @@ def test_the_digest_of_a_job_is_that_of_all_that_decides_the_state():
     assert len(set(digests)) == 4
     assert writer.digest(WriteJob("another-name", job.history, job.targets)) == digests[0]
     assert writer.write_job(job).meta.write_digest == digests[0]
+
+
+def test_a_history_of_65_thousand_tokens_is_read_to_its_end():
+    config = with_settings(chunk_tokens=128, min_lm_steps=1, readout_steps=1)
+    turns = [{"role": "user", "content": f"{number:06d} " * 9} for number in range(1000)]
+    long = WriteJob("long", History.of(turns), SessionTargets("the end"))
+    seen = []
+    written = Writer(tiny_model(), config).write_many(
+        [long, jobs(config)[1]], lambda job, *step: seen.append((job.session_id, *step))
+    )
+    states(written)
+    history = [step for step in seen if step[:2] == ("long", "history")]
+    assert written[0].state.meta.num_history_tokens > 65_000
+    assert len(history) == history[0][3] == -(-written[0].state.meta.num_history_tokens // 128)
