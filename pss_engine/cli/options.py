@@ -84,6 +84,9 @@ class GateOptions:
     min_readout_recall: Annotated[float, Parameter(help="Share of the clue's terms that the readout must have.")] = 0.75
     max_retries: Annotated[int, Parameter(help="Further rounds for a state that misses them.")] = 1
     retry_steps: Annotated[int, Parameter(help="Updates of a round.")] = 32
+    ask_base: Annotated[
+        bool, Parameter(help="Let the base model vote on targets taken from the history's words.", show_default=False)
+    ] = False
     writer_memory_bytes: Annotated[int, Parameter(help="For sessions learned at once; 0: half of what is free.")] = 0
 
 

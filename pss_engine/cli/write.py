@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -151,11 +152,16 @@ def _write_one(
     with on_interrupt(lambda: _kept(states, session, before)):
         base = open_model(model)
         rag = SessionRAG(open_engine(model, base, [config.rank]), None, states)
-        work = rag.go_on if go_on else rag.write
+        work: Any = rag.go_on if go_on else partial(rag.write, ask_base=gate.ask_base)
         start = time.monotonic()
         with writing(session) as progress:
             state = work(
-                session, turns, targets, writer=Writer(base, config), progress=progress, gate=readout_gate(gate)
+                session,
+                turns,
+                targets,
+                writer=Writer(base, config, gate.writer_memory_bytes),
+                progress=progress,
+                gate=readout_gate(gate),
             )
         seconds, folder = time.monotonic() - start, states.path(session)
         if as_json:

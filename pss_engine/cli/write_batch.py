@@ -76,7 +76,9 @@ def write_batch(
     with on_interrupt(kept):
         base = open_model(model)
         engine = open_engine(model, base, [config.rank])
-        writing = StateWriting(engine, states, Writer(base, config, gate.writer_memory_bytes), readout_gate(gate))
+        writing = StateWriting(
+            engine, states, Writer(base, config, gate.writer_memory_bytes), readout_gate(gate), ask_base=gate.ask_base
+        )
         start = time.monotonic()
         with writing_many(len(jobs)) as (on_step, on_stored):
 

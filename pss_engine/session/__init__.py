@@ -2,6 +2,7 @@
 
 from pss_engine.session.answer import Answer, Clue, Evidence
 from pss_engine.session.pipeline import MODES, SessionRAG
+from pss_engine.session.proposals import with_proposals
 from pss_engine.session.readout import ReadoutCheck, ReadoutGate, record_readout
 from pss_engine.session.writing import StateWriting, Stored
 
@@ -16,4 +17,5 @@ __all__ = [
     "StateWriting",
     "Stored",
     "record_readout",
+    "with_proposals",
 ]

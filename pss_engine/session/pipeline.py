@@ -57,6 +57,7 @@ class SessionRAG:
         writer: Writer | None = None,
         progress: Progress | None = None,
         gate: ReadoutGate | None = None,
+        ask_base: bool = False,
     ) -> SessionState:
         """Compile a history, record the state's fixed readout, and store it; the session can be asked at once.
 
@@ -64,8 +65,9 @@ class SessionRAG:
 
         Args:
             gate: judges the readout, see :class:`ReadoutGate`; None: it is recorded as it is.
+            ask_base: let the base model vote on targets that are extracted.
         """
-        writing = self._writing(writer, gate)
+        writing = self._writing(writer, gate, ask_base)
         return self._ready(writing.write([WriteJob(session_id, history, targets)], _each(progress))[0])
 
     def go_on(
@@ -81,9 +83,9 @@ class SessionRAG:
         """Continue a session's state with new turns; see :meth:`StateWriting.go_on`."""
         return self._ready(self._writing(writer, gate).go_on(session_id, turns, targets, _each(progress)))
 
-    def _writing(self, writer: Writer | None, gate: ReadoutGate | None) -> StateWriting:
+    def _writing(self, writer: Writer | None, gate: ReadoutGate | None, ask_base: bool = False) -> StateWriting:
         writer = writer or Writer(self.engine.model)
-        return StateWriting(self.engine, self.store, writer, gate, self._clue_sampling.max_new_tokens)
+        return StateWriting(self.engine, self.store, writer, gate, self._clue_sampling.max_new_tokens, ask_base)
 
     def _ready(self, stored: Stored) -> SessionState:
         if stored.error is not None:

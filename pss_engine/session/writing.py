@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pss_engine.engine import Engine, SamplingParams
 from pss_engine.errors import ConfigError, PSSError
+from pss_engine.session.proposals import with_proposals
 from pss_engine.session.readout import ReadoutGate, checked, record_readout
 from pss_engine.state import SessionState, StateStore
 from pss_engine.writer import History, SessionTargets, WriteJob, Writer, Written
@@ -31,6 +32,7 @@ class StateWriting:
 
     Args:
         gate: None: readouts are recorded and not judged.
+        ask_base: let the base model vote on extracted targets, see :func:`with_proposals`.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class StateWriting:
         writer: Writer,
         gate: ReadoutGate | None = None,
         max_readout_tokens: int = 64,
+        ask_base: bool = False,
     ) -> None:
+        self._ask_base = ask_base
         self._engine, self._store, self.writer, self._gate = engine, store, writer, gate
         self._sampling = SamplingParams(max_new_tokens=max_readout_tokens)
 
@@ -66,6 +70,8 @@ class StateWriting:
             ConfigError: a session id that comes twice; nothing is written.
         """
         _check_distinct(jobs)
+        if self._ask_base:
+            jobs = with_proposals(self._engine, jobs)
         found: dict[str, Stored] = {}
 
         def settle(stored: Stored) -> None:

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pss_engine.errors import ConfigError
 from pss_engine.models import Message
@@ -43,17 +43,20 @@ def find_targets(
 
 
 def extract_targets(
-    turns: Sequence[Message], count_tokens: CountTokens = lambda text: len(text.split())
+    turns: Sequence[Message], count_tokens: CountTokens = lambda text: len(text.split()), named: str = ""
 ) -> SessionTargets:
     """Targets from plain chat by rule: the terms that set the last eighth of the history apart from the rest.
 
     Terms are scored ``tf * log(segments / segments that have it)`` over eighths of the history; z- is the same for the
     first one. Words that a digit, a hyphen or a capital inside marks as identifiers count double; other words of less
     than four letters are left out.
+
+    Args:
+        named: a text whose words count double again for z+, where the history has them.
     """
     segments = _segments([turn["content"] for turn in turns])
     counts = [Counter(_terms(segment)) for segment in segments]
-    clue = _distinctive(counts, len(counts) - 1, count_tokens)
+    clue = _distinctive(counts, len(counts) - 1, count_tokens, set(_terms(named)))
     negative = _distinctive(counts, 0, count_tokens) if len(counts) > 1 else []
     if not clue:
         raise ConfigError("no search terms were found in the history; give the clue yourself")
@@ -113,14 +116,16 @@ def _identifier(word: str) -> bool:
     return any(c.isdigit() for c in word) or "-" in word or "_" in word or any(c.isupper() for c in word[1:])
 
 
-def _distinctive(counts: Sequence[Counter[str]], index: int, count_tokens: CountTokens) -> list[str]:
+def _distinctive(
+    counts: Sequence[Counter[str]], index: int, count_tokens: CountTokens, named: Collection[str] = ()
+) -> list[str]:
     num_segments = len(counts)
 
     def score(term: str) -> float:
         spread = sum(term in segment for segment in counts)
         # a history of one segment has no other to stand apart from: frequency alone ranks its terms
         rarity = math.log(num_segments / spread) if num_segments > 1 else 1.0
-        return counts[index][term] * rarity * (2.0 if _identifier(term) else 1.0)
+        return counts[index][term] * rarity * (2.0 if _identifier(term) else 1.0) * (2.0 if term in named else 1.0)
 
     best = sorted(counts[index], key=lambda term: (-score(term), term))[:NUM_TERMS]
     while len(best) > 1 and count_tokens(" ".join(best)) > MAX_CLUE_TOKENS:

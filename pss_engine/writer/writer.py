@@ -38,6 +38,7 @@ class WriteJob:
     Attributes:
         history: what is compiled; with ``parent`` the new turns only.
         targets: z+ and z-; None takes the history's own, or extracts them from the turns.
+        targets_from: where given targets come from, for the record.
         parent: a state to go on from.
         config: None: the writer's.
         readout_only: only the readout is learned, from where ``parent`` stands; the history is not read.
@@ -49,6 +50,7 @@ class WriteJob:
     parent: SessionState | None = None
     config: WriterConfig | None = None
     readout_only: bool = False
+    targets_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Writer:
 
     def targets(self, job: WriteJob) -> tuple[SessionTargets, str]:
         """What a job's state learns to say, and where that comes from; errors as :func:`find_targets`."""
-        return find_targets(job.history, job.targets, lambda text: len(self.model.tokenizer.encode(text)))
+        found, source = find_targets(job.history, job.targets, lambda text: len(self.model.tokenizer.encode(text)))
+        return found, job.targets_from or source
 
     def digest(self, job: WriteJob) -> str:
         """SHA-256 (hex) of all that decides a state: history, targets, settings, model, tokenizer, parent."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pss_engine.config import EngineConfig
 from pss_engine.engine import Engine
 from pss_engine.errors import ConfigError, SessionNotFound
-from pss_engine.session import ReadoutCheck, ReadoutGate, StateWriting
+from pss_engine.session import ReadoutCheck, ReadoutGate, StateWriting, with_proposals
 from pss_engine.session.readout import key_terms
 from pss_engine.state import StateStore
-from pss_engine.writer import History, SessionTargets, WriteJob, Writer, WriterConfig
+from pss_engine.writer import History, SessionTargets, WriteJob, Writer, WriterConfig, extract_targets
 from tests.tiny import tiny_model
 
 CONFIG = WriterConfig(rank=4, alpha=8.0, chunk_tokens=32, min_lm_steps=2, readout_steps=3)
@@ -124,3 +126,34 @@ def test_the_check_looks_for_the_key_terms_of_the_clue(readout, missed):
 def test_a_gate_that_makes_no_sense_is_refused(field):
     with pytest.raises(ConfigError, match=next(iter(field))):
         ReadoutGate(**field)
+
+
+def test_what_the_base_model_names_counts_among_the_words_of_the_history(monkeypatch):
+    engine = Engine(tiny_model(), EngineConfig(num_state_slots=1, max_rank=1, kv_cache_bytes=1 << 22))
+    turns = [{"role": "user", "content": text} for text in ("old oldpump", "then oldpump", "now alpha1 beta22 gamma33")]
+    plain = WriteJob("plain", History.of(turns))
+    given = job("given")
+    real = engine.generate
+
+    def named(requests):
+        (request,) = requests  # jobs with targets of their own are not asked about
+        assert request.session is None and "gamma33" in request.prompt[0]["content"]
+        (output,) = real([request])
+        return [replace(output, text="It is gamma33, and delta44.")]
+
+    monkeypatch.setattr(engine, "generate", named)
+    better, same = with_proposals(engine, [plain, given])
+    assert same is given
+    assert better.targets_from == "base model and words of the history"
+    words = extract_targets(plain.history.turns, len).clue.split()
+    assert "gamma33" in better.targets.clue.split() and "delta44" not in better.targets.clue
+    assert better.targets != extract_targets(plain.history.turns, len) or "gamma33" in words
+
+
+def test_a_state_says_that_the_base_model_was_asked(writing, tmp_path):
+    work = writing()
+    asking = StateWriting(work._engine, StateStore(tmp_path / "other"), work.writer, ask_base=True)
+    (stored,) = asking.write([WriteJob("a", job("a").history)])
+    assert stored.state.meta.targets["source"] == "base model and words of the history"
+    assert stored.state.meta.clue
+    assert not asking.write([WriteJob("a", job("a").history)])[0].new
