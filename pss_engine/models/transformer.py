@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,10 +26,6 @@ class Linear:
             y: Tensor = linear(x, self.weight, self.bias)
             return y
         return F.linear(x, self.weight, self.bias)
-
-    def dense(self) -> Linear:
-        """The same layer with a plain weight, which gradients flow through; a copy where it is packed."""
-        return replace(self, weight=self.weight.unpack()) if isinstance(self.weight, PackedWeight) else self
 
 
 @dataclass(frozen=True)
@@ -56,11 +52,6 @@ class DecoderLayer:
         x = rms_norm(hidden, self.post_norm, config.rms_norm_eps)
         return hidden + self._project(
             "down", self.down, silu_mul(self._project("gate_up", self.gate_up, x, batch)), batch
-        )
-
-    def dense(self) -> DecoderLayer:
-        return replace(
-            self, qkv=self.qkv.dense(), o=self.o.dense(), gate_up=self.gate_up.dense(), down=self.down.dense()
         )
 
     def _project(self, name: str, linear: Linear, x: Tensor, batch: ForwardBatch) -> Tensor:
@@ -111,23 +102,6 @@ class Transformer:
         """Session layers, final norm and head; returns logits [R, V] of ``batch.logit_rows``."""
         hidden = self._run(self.layers[self.num_shared_layers :], hidden, batch)[batch.logit_rows]
         return self.lm_head(rms_norm(hidden, self.final_norm, self.config.rms_norm_eps))
-
-    def with_dense_session_layers(self) -> Transformer:
-        """The same network with plain weights in ``session``, for gradients; copies of packed ones live as long as it.
-
-        Nothing is copied where the weights are plain already.
-        """
-        first = self.num_shared_layers
-        layers = self.layers[:first] + [layer.dense() for layer in self.layers[first:]]
-        return Transformer(
-            self.config,
-            len(self.session_layers),
-            self.rope,
-            self.embedding,
-            layers,
-            self.final_norm,
-            self.lm_head.dense(),
-        )
 
     def _run(self, layers: list[DecoderLayer], hidden: Tensor, batch: ForwardBatch) -> Tensor:
         cos, sin = self.rope(batch.positions)

@@ -107,7 +107,7 @@ def _check(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> None:
         devices = {"x": x.device, "panels": panels.device, "bias": None if bias is None else bias.device}
         raise misfit("linear", "devices", devices, "one device for all")
     if needs_gradient(x, panels):
-        raise ConfigError("linear: no gradient flows through packed weights; use Transformer.with_dense_session_layers")
+        raise ConfigError("linear: no gradient flows through packed weights; multiply by the transposed one")
 
 
 linear = Op("linear", _reference, Impl("cpp", "pss_engine.ops.cpp:linear", devices=("cpu",)), check=_check)
