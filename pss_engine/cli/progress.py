@@ -86,7 +86,7 @@ def writing_many(num_sessions: int) -> Iterator[tuple[OnStep, Callable[[Stored],
         def on_stored(stored: Stored) -> None:
             settled.add(stored.session_id)
             bar.update(task, description=f"{len(settled)} of {num_sessions} sessions")
-            what = "failed" if stored.state is None else "written" if stored.new else "stored already"
+            what = "failed" if stored.record is None else "written" if stored.new else "stored already"
             note(f"{len(settled)}/{num_sessions} {stored.session_id}: {what}")
 
         yield on_step, on_stored

@@ -70,7 +70,7 @@ def write_batch(
     done: dict[str, Stored] = {}
 
     def kept() -> str:
-        stored = sum(found.state is not None for found in done.values())
+        stored = sum(found.record is not None for found in done.values())
         return f"{stored} of {len(jobs)} sessions are stored; the same command goes on"
 
     with on_interrupt(kept):
@@ -90,7 +90,7 @@ def write_batch(
         seconds = time.monotonic() - start
     rows = [_row(result) for result in results]
     counts = {
-        "num_written": sum(result.new and result.state is not None for result in results),
+        "num_written": sum(result.new and result.record is not None for result in results),
         "num_stored_before": sum(not result.new for result in results),
         "num_flagged": sum(not row.get("check", {}).get("passed", True) for row in rows),
         "num_failed": sum("error" in row for row in rows),
@@ -103,12 +103,12 @@ def write_batch(
 
 
 def _row(result: Stored) -> dict[str, Any]:
-    if result.state is None:
+    if result.record is None:
         return {"session": result.session_id, "error": str(result.error)}
-    meta = result.state.meta
+    meta = result.record.meta
     return {
         "session": result.session_id,
-        "digest": result.state.digest,
+        "digest": result.record.digest,
         "new": result.new,
         "clue": meta.clue,
         "targets_from": meta.targets.get("source"),

@@ -90,9 +90,8 @@ class SessionRAG:
     def _ready(self, stored: Stored) -> SessionState:
         if stored.error is not None:
             raise stored.error
-        assert stored.state is not None
         self.engine.add_stored(self.store, stored.session_id)
-        return stored.state
+        return self.store.get(stored.session_id)
 
     def clues(self, asks: Sequence[tuple[str, str]]) -> list[Clue]:
         """One clue per (session id, query), decoded in one batch.

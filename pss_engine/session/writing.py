@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pss_engine.engine import Engine, SamplingParams
-from pss_engine.errors import ConfigError, PSSError
+from pss_engine.errors import ConfigError, PSSError, StateFormatError
 from pss_engine.session.proposals import with_proposals
 from pss_engine.session.readout import ReadoutGate, checked, record_readout
-from pss_engine.state import SessionState, StateStore
+from pss_engine.state import SessionState, StateMeta, StateRecord, StateStore
+from pss_engine.state.sealing import WrongKey
 from pss_engine.writer import History, SessionTargets, WriteJob, Writer, Written
 
 OnStep = Callable[[WriteJob, str, int, int, float], None]
@@ -19,10 +20,11 @@ CONTINUE_STEPS = 24
 
 @dataclass(frozen=True)
 class Stored:
-    """What became of a job: the state now in the store (``new``: written in this call), or why there is none."""
+    """What became of a job: the record of the state now in the store (``new``: written in this call), or why there is
+    none."""
 
     session_id: str
-    state: SessionState | None = None
+    record: StateRecord | None = None
     error: PSSError | None = None
     new: bool = True
 
@@ -52,7 +54,12 @@ class StateWriting:
         """Whether the session's current state was written from exactly this job."""
         if job.session_id not in self._store:
             return False
-        return self._store.record(job.session_id).meta.write_digest == self.writer.digest(job)
+        try:
+            return self._store.record(job.session_id).meta.write_digest == self.writer.digest(job)
+        except WrongKey:
+            raise
+        except StateFormatError:  # damaged: written anew, the store repairs it
+            return False
 
     def write(
         self,
@@ -82,7 +89,7 @@ class StateWriting:
         waiting = []
         for job in jobs:
             if self.is_stored(job):
-                settle(Stored(job.session_id, self._store.get(job.session_id), new=False))
+                settle(Stored(job.session_id, self._store.record(job.session_id), new=False))
             else:
                 waiting.append(job)
         attempts = 1
@@ -135,16 +142,17 @@ class StateWriting:
                 state = checked(state, self._gate, attempts)
             if again := self._retry(job, state, attempts):
                 retries.append(again)
-            if before is not None and before.state is not None:
-                if _recall(state) <= _recall(before.state):
+            if before is not None and before.record is not None:
+                known = before.record.meta
+                if _recall(state.meta) <= _recall(known):
                     return
                 # further updates are part of the same write: it is found by what it was asked for
-                meta = replace(state.meta, write_digest=before.state.meta.write_digest, parent=before.state.meta.parent)
+                meta = replace(state.meta, write_digest=known.write_digest, parent=known.parent)
                 state = replace(state, meta=meta)
             self._store.put(state)
-            settle(Stored(job.session_id, state))
+            settle(Stored(job.session_id, StateRecord(job.session_id, state.digest, state.num_bytes, state.meta)))
 
-        self.writer.write_many(jobs, on_step, written, max_sessions)
+        self.writer.run(jobs, on_step, written, max_sessions)
         return iter(retries)
 
     def _retry(self, job: WriteJob, state: SessionState, attempts: int) -> WriteJob | None:
@@ -155,8 +163,8 @@ class StateWriting:
         return replace(job, parent=state, config=config, readout_only=True)
 
 
-def _recall(state: SessionState) -> float:
-    return float(state.meta.readout_check.get("recall", 0.0))
+def _recall(meta: StateMeta) -> float:
+    return float(meta.readout_check.get("recall", 0.0))
 
 
 def _check_distinct(jobs: Sequence[WriteJob]) -> None:

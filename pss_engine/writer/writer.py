@@ -27,6 +27,7 @@ from pss_engine.writer.objectives import phases
 from pss_engine.writer.targets import SessionTargets
 from pss_engine.writer.trainer import Trainer, UpdateCounters
 
+BATCH_SETTINGS = ("rank", "alpha", "last_layers", "margin", "max_grad_norm", "stable")
 Progress = Callable[[str, int, int, float], None]
 """``progress(phase, updates done in it, updates in it, loss)``; phases are ``history`` and ``readout``."""
 
@@ -40,7 +41,7 @@ class WriteJob:
         targets: z+ and z-; None takes the history's own, or extracts them from the turns.
         targets_from: where given targets come from, for the record.
         parent: a state to go on from.
-        config: None: the writer's.
+        config: None: the writer's; it may differ from that in what does not concern the whole batch.
         readout_only: only the readout is learned, from where ``parent`` stands; the history is not read.
     """
 
@@ -156,42 +157,56 @@ class Writer:
         on_written: Callable[[Written], None] | None = None,
         max_sessions: int = 0,
     ) -> list[Written]:
-        """Compile many histories in one batch; a session that fails ends alone.
+        """As :meth:`run`; all are returned, in the order of the jobs."""
+        found: dict[str, Written] = {}
+
+        def done(written: Written) -> None:
+            found[written.job.session_id] = written
+            if on_written:
+                on_written(written)
+
+        self.run(jobs, on_step, done, max_sessions)
+        return [found[job.session_id] for job in jobs]
+
+    def run(
+        self,
+        jobs: Sequence[WriteJob],
+        on_step: Callable[[WriteJob, str, int, int, float], None] | None,
+        on_written: Callable[[Written], None],
+        max_sessions: int = 0,
+    ) -> None:
+        """Compile many histories in one batch and hand each state over as it is learned; none is kept here.
 
         Args:
+            jobs: of different sessions.
             on_step: called after every update with job, phase, updates done in it, updates in it, loss.
             on_written: called as each session ends.
             max_sessions: learned at once; 0: as many as the memory budget allows.
-
-        Returns:
-            In the order of the jobs.
 
         Raises:
             ConfigError: an objective, coverage or deletion that lacks its target; nothing is written.
             CapacityError: not even one session fits into memory.
         """
+        if not jobs:
+            return
         learners = [self._learner(job) for job in jobs]
         job_of = {id(learner): job for learner, job in zip(learners, jobs, strict=True)}
-        found: dict[int, Written] = {}
 
         def step(learner: Learner, phase: str, done: int, loss: float) -> None:
             if on_step:
                 on_step(job_of[id(learner)], phase, done, learner.num_steps(phase), loss)
 
         def done(learner: Learner, stack: FactorStack) -> None:
-            job = job_of[id(learner)]
-            written = self._written(job, learner, stack)
-            found[id(learner)] = written
-            if on_written:
-                on_written(written)
+            on_written(self._written(job_of[id(learner)], learner, stack))
+            learner.phases.clear()
 
         trainer = Trainer(self.network, self.config, max_sessions or self._num_slots(learners))
         self.counters = trainer.counters
         trainer.run(learners, step, done)
-        return [found[id(learner)] for learner in learners]
 
     def _learner(self, job: WriteJob) -> Learner:
         config, parent = job.config or self.config, job.parent
+        _check_alike(job, config, self.config)
         initial = None
         if parent is not None:
             _check_parent(job, config, self.network)
@@ -241,6 +256,16 @@ class Writer:
         if (num_bytes := sum(map(len, state_files(state).values()))) > config.max_state_bytes:
             raise CapacityError("state budget", num_bytes, config.max_state_bytes, "bytes")
         return state
+
+
+def _check_alike(job: WriteJob, config: WriterConfig, writer: WriterConfig) -> None:
+    """All sessions of a batch share its stack and its rules; they differ in what they learn, and for how long."""
+    for name in BATCH_SETTINGS:
+        if getattr(config, name) != getattr(writer, name):
+            raise ConfigError(
+                f"session {job.session_id}: {name} is {getattr(config, name)}, the writer's is "
+                f"{getattr(writer, name)}; in one batch these are alike: {', '.join(BATCH_SETTINGS)}"
+            )
 
 
 def _check_parent(job: WriteJob, config: WriterConfig, network: SessionNetwork) -> None:

@@ -40,10 +40,10 @@ def test_states_are_stored_with_their_readouts_and_found_again(writing):
     work = writing()
     first = work.write([job("a"), job("b", clue="pump9")])
     assert [stored.new for stored in first] == [True, True]
-    assert all(stored.state.meta.readout_token_ids for stored in first)
+    assert all(stored.record.meta.readout_token_ids for stored in first)
     again = writing().write([job("a"), job("b", clue="pump9")])
     assert [stored.new for stored in again] == [False, False]
-    assert [s.state.digest for s in again] == [s.state.digest for s in first]
+    assert [s.record.digest for s in again] == [s.record.digest for s in first]
     changed = writing().write([job("a", text="Plan C."), job("b", clue="pump9")])
     assert [stored.new for stored in changed] == [True, False]
 
@@ -75,7 +75,7 @@ def test_a_readout_that_misses_its_clue_is_flagged_and_learned_further_within_it
     steps = []
     work = writing(gate=gate)
     (stored,) = work.write([job("a")], lambda job, phase, done, total, loss: steps.append((phase, total)))
-    check = stored.state.meta.readout_check
+    check = stored.record.meta.readout_check
     assert (check["passed"], check["missed"], check["recall"]) == (False, ["valve7"], 0.0)
     assert steps.count(("readout", 2)) == 4 and ("history", 2) in steps  # two rounds of two, the history once
     assert work.is_stored(job("a"))
@@ -83,14 +83,14 @@ def test_a_readout_that_misses_its_clue_is_flagged_and_learned_further_within_it
 
 def test_a_readout_that_says_its_clue_passes_and_costs_nothing_more(writing):
     (stored,) = writing(THOROUGH, ReadoutGate(min_recall=1.0, max_retries=3)).write([job("a")])
-    assert stored.state.meta.readout_check == {"recall": 1.0, "missed": [], "passed": True, "attempts": 1}
-    assert "valve7" in stored.state.meta.readout
+    assert stored.record.meta.readout_check == {"recall": 1.0, "missed": [], "passed": True, "attempts": 1}
+    assert "valve7" in stored.record.meta.readout
 
 
 def test_a_retry_saves_a_state_that_was_nearly_there(writing):
     short = WriterConfig.from_dict({**THOROUGH.to_dict(), "readout_steps": 4})
     (stored,) = writing(short, ReadoutGate(min_recall=1.0, max_retries=3, retry_steps=60)).write([job("a")])
-    check = stored.state.meta.readout_check
+    check = stored.record.meta.readout_check
     assert check["passed"] and check["attempts"] > 1
 
 
@@ -102,10 +102,10 @@ def test_a_state_goes_on_with_new_turns_and_leaves_the_old_clue(writing, tmp_pat
     more = History.of([{"role": "user", "content": "Now plan D."}])
     steps = []
     second = work.go_on("a", more, SessionTargets("planD4"), lambda job, phase, done, total, loss: steps.append(phase))
-    assert second.state.meta.parent == first.state.digest
-    assert (second.state.meta.clue, second.state.meta.negative_clue) == ("planD4", "valve7")
+    assert second.record.meta.parent == first.record.digest
+    assert (second.record.meta.clue, second.record.meta.negative_clue) == ("planD4", "valve7")
     assert steps.count("history") == 1  # one update for the one new chunk
-    assert [v.digest for v in StateStore(tmp_path / "store").log("a")] == [first.state.digest, second.state.digest]
+    assert [v.digest for v in StateStore(tmp_path / "store").log("a")] == [first.record.digest, second.record.digest]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,6 @@ def test_a_state_says_that_the_base_model_was_asked(writing, tmp_path):
     work = writing()
     asking = StateWriting(work._engine, StateStore(tmp_path / "other"), work.writer, ask_base=True)
     (stored,) = asking.write([WriteJob("a", job("a").history)])
-    assert stored.state.meta.targets["source"] == "base model and words of the history"
-    assert stored.state.meta.clue
+    assert stored.record.meta.targets["source"] == "base model and words of the history"
+    assert stored.record.meta.clue
     assert not asking.write([WriteJob("a", job("a").history)])[0].new

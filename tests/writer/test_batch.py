@@ -22,7 +22,7 @@ TEXTS = (
 )
 
 
-def jobs(config=CONFIG):
+def jobs(config=None):
     return [
         WriteJob(
             f"s{i}", History.of([{"role": "user", "content": text}]), SessionTargets(clue, negative), config=config
@@ -187,6 +187,12 @@ def test_a_state_goes_on_from_another():
     other = Writer(tiny_model(), with_settings(rank=2))
     with pytest.raises(ConfigError, match=r"session s0: its state has ranks \[4\]"):
         other.write_job(WriteJob("s0", jobs()[2].history, jobs()[2].targets, parent=first))
+
+
+def test_sessions_of_a_batch_share_its_rank():
+    with pytest.raises(ConfigError, match="session s0: rank is 2, the writer's is 4; in one batch"):
+        Writer(tiny_model(), CONFIG).write_many(jobs(with_settings(rank=2, alpha=4.0)))
+    assert Writer(tiny_model(), CONFIG).write_many([]) == []
 
 
 def test_the_digest_of_a_job_is_that_of_all_that_decides_the_state():
