@@ -22,7 +22,7 @@ root, num_kills = sys.argv[1], int(sys.argv[2])
 states = [make_state("alpha", keys=QV_KEYS[:1], rank=1, seed=seed) for seed in range(8)]
 order = [state.digest for state in states]
 store, chance = StateStore(root), random.Random(5)
-head, acknowledged, num_unsure = "", set(), 0
+head, acknowledged, num_unsure, took = "", set(), 0, 0.01
 for kill in range(num_kills):
     reader, writer = os.pipe()
     victim = os.fork()
@@ -32,10 +32,16 @@ for kill in range(num_kills):
             at = (at + 1) % len(states)
             os.write(writer, (store.put(states[at]) + "\\n").encode())
     os.close(writer)
-    time.sleep(chance.uniform(0, 0.02))
+    acknowledgements, told = os.fdopen(reader), []
+    for _ in range(chance.choice((0, 1, 1, 2))):
+        begun = time.monotonic()
+        told.append(acknowledgements.readline().strip())
+        took = time.monotonic() - begun
+    # then somewhere in the next put, however fast this machine is now
+    select.select([], [], [], chance.uniform(0, 1.2) * took)
     os.kill(victim, signal.SIGKILL)
     os.waitpid(victim, 0)
-    told = os.fdopen(reader).read().split()
+    told += acknowledgements.read().split()
     acknowledged |= set(told)
     last = told[-1] if told else head
     now = store.head("alpha") if "alpha" in store else ""
