@@ -85,7 +85,7 @@ def write(
     session, turns = _read(session, history)
     targets = _given(clue, negative_clue)
     if show_targets:
-        _show_targets(turns, targets, as_json)
+        _show_targets(turns, targets, model.model, as_json)
     else:
         _write_one(session, turns, targets, go_on, states, config, gate, model, as_json)
     return 0
@@ -115,13 +115,15 @@ def _given(clue: str, negative_clue: str) -> SessionTargets | None:
     return None
 
 
-def _show_targets(history: History, given: SessionTargets | None, as_json: bool) -> None:
+def _show_targets(history: History, given: SessionTargets | None, model: str, as_json: bool) -> None:
     import json
 
     from pss_engine.cli.output import emit_json, note
+    from pss_engine.models.loader import load_tokenizer
     from pss_engine.writer import find_targets
 
-    targets, source = find_targets(history, given)
+    tokenizer = load_tokenizer(model)
+    targets, source = find_targets(history, given, lambda text: len(tokenizer.encode(text)))
     if as_json:
         emit_json({**targets.to_dict(), "source": source})
     else:

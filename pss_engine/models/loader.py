@@ -82,6 +82,11 @@ def load_model(
     return LoadedModel(source, config, transformer, tokenizer, fingerprint, kind, place)
 
 
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model alone; no weights are read. Raises ConfigError where there is no such model."""
+    return Tokenizer(_open(resolve(name)).tokenizer())
+
+
 def _geometry(config: ModelConfig, rope: RotaryEmbedding) -> str:
     """What decides the output beside the weights; limits and ends of a turn do not."""
     bare = replace(config, max_context=0, eos_token_ids=())

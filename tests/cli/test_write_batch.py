@@ -78,14 +78,16 @@ def test_a_history_alone_is_enough(pss: Pss, model: str, tmp_path: Path) -> None
     assert "egret-12" in ran.json["meta"]["clue"]
 
 
-def test_targets_are_shown_without_a_model_and_can_be_put_into_the_file(pss: Pss, model: str, tmp_path: Path) -> None:
+def test_targets_are_shown_without_weights_and_can_be_put_into_the_file(pss: Pss, model: str, tmp_path: Path) -> None:
     chat = "\n".join(json.dumps(turn) for turn in TURNS)
     (tmp_path / "chat.jsonl").write_text(chat)
-    shown = pss("write", "chat.jsonl", "--show-targets")
+    shown = pss("write", "chat.jsonl", "--show-targets", "--model", model)
     assert "from the words of the history" in shown.err
     (tmp_path / "edited.jsonl").write_text(shown.out + chat)
-    again = pss("write", "edited.jsonl", "--show-targets", "--json").json
+    again = pss("write", "edited.jsonl", "--show-targets", "--model", model, "--json").json
     assert again == {**json.loads(shown.out), "source": "history file"}
+    written = pss("write", "chat.jsonl", "--store", "s", "--model", model, *FAST, "--json").json
+    assert written["meta"]["clue"] == json.loads(shown.out)["clue"]
 
 
 def test_a_session_goes_on_with_new_turns(pss: Pss, files: Path, model: str, tmp_path: Path) -> None:
