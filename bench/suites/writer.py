@@ -136,16 +136,6 @@ def _many(model: LoadedModel, peer: Any, base: Any, batches: tuple[int, ...], qu
     params = {"model": MODEL, "history_updates": len(tasks[0].history.chunks(model.tokenizer, config.chunk_tokens))}
     params["readout_updates"] = config.readout_steps
     theirs = None if peer is None else tasks[0].peft(peer, base)
-    if theirs is not None:
-        yield Measurement(
-            "write_batch",
-            {**params, "sessions": 1},
-            peer.NAME,
-            "seconds_per_session",
-            "s",
-            [theirs.seconds],
-            NOT_COMPARED,
-        )
     writer = Writer(model, config)
     for count in batches:
         losses: list[float] = []
@@ -161,6 +151,10 @@ def _many(model: LoadedModel, peer: Any, base: Any, batches: tuple[int, ...], qu
         sized = {**params, "sessions": count}
         yield Measurement("write_batch", sized, "pss_engine", "seconds_per_session", "s", [each], checked)
         if theirs is not None:
+            if count == 1:
+                yield Measurement(
+                    "write_batch", sized, peer.NAME, "seconds_per_session", "s", [theirs.seconds], checked
+                )
             ratio = [theirs.seconds / each]
             yield Measurement("write_batch", sized, "pss_engine", "times_faster_than_peft", "ratio", ratio, checked)
 
