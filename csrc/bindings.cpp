@@ -15,6 +15,7 @@
 #include "cpu/paged_attention.h"
 #include "cpu/peak.h"
 #include "cpu/retrieve_topk.h"
+#include "cpu/products.h"
 #include "cpu/store_kv.h"
 #ifdef PSS_WITH_CUDA
 #include "cuda/device.h"
@@ -37,6 +38,23 @@ void lora_bgmv(uintptr_t y, uintptr_t x, uintptr_t lora_a, uintptr_t lora_b, uin
                   pointer<float>(scaling), pointer<int32_t>(ranks), pointer<int32_t>(slot_ids), num_rows, num_slots,
                   max_rank, in_features, out_features, y_stride, x_stride, a_stride, b_stride,
                   pss::DType(row_type), pss::DType(lora_type)});
+}
+
+// Each product as (out, left, right, rows, depth, columns, out_stride, left_row, left_depth, right_depth, right_column,
+// alpha, add).
+using ProductArgs = std::tuple<uintptr_t, uintptr_t, uintptr_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                               int64_t, int64_t, float, bool>;
+
+void products(const std::vector<ProductArgs>& all) {
+  std::vector<pss::Product> wanted;
+  wanted.reserve(all.size());
+  for (const auto& args : all)
+    wanted.push_back(std::apply(
+        [](uintptr_t out, uintptr_t left, uintptr_t right, auto... rest) {
+          return pss::Product{pointer<float>(out), pointer<float>(left), pointer<float>(right), rest...};
+        },
+        args));
+  pss::products(wanted.data(), int64_t(wanted.size()));
 }
 
 void linear(uintptr_t y, uintptr_t x, uintptr_t packed, uintptr_t bias, int64_t num_rows, int64_t in_features,
@@ -190,6 +208,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("read_memory", &read_memory, without_gil, "The sum of the floats that were read; to be timed from outside.");
   m.def("linear", &linear, without_gil);
   m.def("gather_rows", &gather_rows, without_gil);
+  m.def("products", &products, without_gil);
   m.def("paged_attention", &paged_attention, without_gil);
   m.def("store_kv", &store_kv, without_gil);
   m.def("rms_norm", &rms_norm, without_gil);

@@ -11,7 +11,8 @@ from bench.rows import Measurement
 
 SUITES = {
     "lora": "lora_bgmv on every backend, over rows, ranks and adapter popularity",
-    "writer": "writing one state: our writer against a plain PEFT loop",
+    "writer": "writing 1, 4 and 16 states against a plain PEFT loop; the cut's cache, going on, memory",
+    "writer_quality": "what states say and find, by objective of the writer and precision of the file",
     "cpu": "kernels by weight format beside the machine's limits, tokens/s, memory, quality, against the peers",
     "engine": "many states in one batch against PEFT, states that come and go, drafts, prefixes, idle cost",
     "kv": "KV bytes of flat, RAG and decomposed calls, of the cut, of block sizes; cost of the ledger (needs the data)",

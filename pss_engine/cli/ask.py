@@ -16,12 +16,13 @@ from pss_engine.cli.options import (
     ModelOptions,
     Search,
     StoreFolder,
+    StoreOptions,
 )
 
 if TYPE_CHECKING:
     from pss_engine.session import Answer
 
-_DEFAULT_MODEL_OPTIONS, _DEFAULT_KV_OPTIONS = ModelOptions(), KVOptions()
+_DEFAULT_MODEL_OPTIONS, _DEFAULT_KV_OPTIONS, _DEFAULT_STORE_OPTIONS = ModelOptions(), KVOptions(), StoreOptions()
 
 
 def ask(
@@ -43,6 +44,7 @@ def ask(
     max_answer_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     store: StoreFolder = DEFAULT_STORE,
     kv: KVOptions = _DEFAULT_KV_OPTIONS,
+    store_options: StoreOptions = _DEFAULT_STORE_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -59,13 +61,12 @@ def ask(
     """
     from pss_engine.cli.output import emit_json
     from pss_engine.cli.progress import counting
-    from pss_engine.cli.runtime import engine_with, kv_budgets
+    from pss_engine.cli.runtime import engine_with, kv_budgets, open_store
     from pss_engine.retrieval import Corpus
     from pss_engine.retrieval.opening import open_search
     from pss_engine.session import SessionRAG
-    from pss_engine.state import StateStore
 
-    states = StateStore(store)
+    states = open_store(store, store_options)
     state = states.get(session)
     Corpus.load(corpus)  # a bad corpus is told before the model is loaded; only the model's tokenizer can cut it
     engine = engine_with(model, [state], kv)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, KVOptions, ModelOptions, StoreFolder
+from pss_engine.cli.options import DEFAULT_STORE, Json, KVOptions, ModelOptions, StoreFolder, StoreOptions
 
-_DEFAULT_MODEL_OPTIONS, _DEFAULT_KV_OPTIONS = ModelOptions(), KVOptions()
+_DEFAULT_MODEL_OPTIONS, _DEFAULT_KV_OPTIONS, _DEFAULT_STORE_OPTIONS = ModelOptions(), KVOptions(), StoreOptions()
 
 
 def clue(
@@ -19,6 +19,7 @@ def clue(
     max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     store: StoreFolder = DEFAULT_STORE,
     kv: KVOptions = _DEFAULT_KV_OPTIONS,
+    store_options: StoreOptions = _DEFAULT_STORE_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -34,11 +35,10 @@ def clue(
         The follow-up.
     """
     from pss_engine.cli.output import cost, emit_json, note, truncation
-    from pss_engine.cli.runtime import engine_with, kv_budgets
+    from pss_engine.cli.runtime import engine_with, kv_budgets, open_store
     from pss_engine.session import SessionRAG
-    from pss_engine.state import StateStore
 
-    states = StateStore(store)
+    states = open_store(store, store_options)
     engine = engine_with(model, [states.get(session)], kv)
     rag = SessionRAG(engine, None, states, max_clue_tokens=max_clue_tokens, **kv_budgets(kv))
     said = rag.clues([(session, query)])[0]

@@ -32,7 +32,7 @@ def state(session_or_path: str, /, *, store: StoreFolder = DEFAULT_STORE, as_jso
     if as_json:
         emit_json({**found.describe(), "path": str(place)})
     else:
-        console().print(facts([*_facts(found), ("path", place)]))
+        console().print(facts([*state_facts(found), ("path", place)]))
     return 0
 
 
@@ -97,7 +97,8 @@ def model(
     return 0
 
 
-def _facts(state: SessionState) -> list[tuple[str, object]]:
+def state_facts(state: SessionState) -> list[tuple[str, object]]:
+    """What a state is, for people."""
     from pss_engine.cli.output import mib
 
     meta = state.meta

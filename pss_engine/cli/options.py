@@ -28,7 +28,21 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Weights = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Activations = Literal["auto", "float32", "int8"]
 
-_MODEL, _WRITER, _KV = Group("Model", sort_key=8), Group("Writer", sort_key=5), Group("KV accounting", sort_key=6)
+Objective = Literal[
+    "retrieval_aligned",
+    "lm_only",
+    "query_only",
+    "lm_plus_query",
+    "multi_field",
+    "multi_field_plus_retrieval",
+    "records",
+]
+Coverage = Literal["full", "active_query", "last_128", "first_25", "first_50", "first_75", "shuffled", "card"]
+Deletion = Literal["active_query", "topic", "entities", "key_evidence", "latest_decision", "superseded_decision"]
+Precision = Literal["bf16", "fp16_residual", "int8", "int4"]
+
+_MODEL, _WRITER, _STORE = Group("Model", sort_key=8), Group("Writer", sort_key=5), Group("Store", sort_key=7)
+_KV = Group("KV accounting", sort_key=6)
 _SAMPLING = Group("Sampling", sort_key=5)
 
 
@@ -71,6 +85,46 @@ class WriterOptions:
     margin: Annotated[float, Parameter(help="Between the clue and the negative clue.")] = 0.2
     seed: Annotated[int, Parameter(help="Of the initial factors.")] = 91
     max_state_bytes: Annotated[int, Parameter(help="A larger state is not stored.")] = 64 * 1024 * 1024
+    objective: Annotated[Objective, Parameter(help="What is learned.")] = "retrieval_aligned"
+    coverage: Annotated[Coverage, Parameter(help="Which part of the history is read.")] = "full"
+    deletions: Annotated[
+        tuple[Deletion, ...], Parameter(name="--delete", help="Taken out of the history first.", show_default=False)
+    ] = ()
+    topology: Annotated[Literal["single", "dual"], Parameter(help="dual: half of the rank for each phase.")] = "single"
+    last_layers: Annotated[int, Parameter(help="Only these topmost layers learn; 0: all above the cut.")] = 0
+    precision: Annotated[Precision, Parameter(help="Of the stored state.")] = "bf16"
+    stable: Annotated[bool, Parameter(help="Float64 masters and moments.", show_default=False)] = False
+    early_stop_loss: Annotated[float, Parameter(help="End once the clue's loss is below this; 0: never.")] = 0.0
+
+
+@Parameter(name="*", group=_WRITER)
+@dataclass(frozen=True)
+class GateOptions:
+    """When a write is flagged by what its state says, and what is spent."""
+
+    min_readout_recall: Annotated[float, Parameter(help="Share of the clue's terms that the readout must have.")] = 0.75
+    max_retries: Annotated[int, Parameter(help="Further rounds for a state that misses them.")] = 1
+    retry_steps: Annotated[int, Parameter(help="Updates of a round.")] = 32
+    ask_base: Annotated[
+        bool, Parameter(help="Let the base model vote on targets taken from the history's words.", show_default=False)
+    ] = False
+    writer_memory_bytes: Annotated[int, Parameter(help="For sessions learned at once; 0: half of what is free.")] = 0
+
+
+@Parameter(name="*", group=_STORE)
+@dataclass(frozen=True)
+class StoreOptions:
+    """Whose part of the store, and the key that opens it."""
+
+    tenant: Annotated[str, Parameter(env_var="PSS_TENANT", help="Namespace of the sessions.", show_default=False)] = ""
+    key_file: Annotated[
+        Path | None,
+        Parameter(
+            env_var="PSS_STATE_KEY_FILE",
+            help="32 bytes, raw or in hex or base64: states are encrypted.",
+            show_default=False,
+        ),
+    ] = None
 
 
 @Parameter(name="*", group=_SAMPLING)

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from pss_engine.cli.output import console, note
 
 if TYPE_CHECKING:
+    from pss_engine.session import Stored
+    from pss_engine.session.writing import OnStep
+    from pss_engine.writer import WriteJob
     from pss_engine.writer.writer import Progress as WriterProgress
 
 PHASES = {"history": "reading the history", "readout": "learning the clue"}
@@ -71,3 +74,34 @@ def writing(session_id: str) -> Iterator[WriterProgress]:
             bar.update(tasks[phase], completed=done, total=total, loss=loss, visible=True)
 
         yield progress
+
+
+@contextmanager
+def writing_many(num_sessions: int) -> Iterator[tuple[OnStep, Callable[[Stored], None]]]:
+    """Progress of a batch: updates of all its sessions with the time left, and a line for each that is settled."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
+    columns += [TextColumn("updates"), TimeRemainingColumn()]
+    updates: dict[tuple[str, str], int] = {}
+    totals: dict[str, dict[str, int]] = {}
+    settled: set[str] = set()
+    shown = sys.stderr.isatty()
+    with Progress(*columns, console=console(sys.stderr), transient=True, disable=not shown) as bar:
+        task = bar.add_task(f"0 of {num_sessions} sessions", total=None)
+
+        def on_step(job: WriteJob, phase: str, done: int, total: int, loss: float) -> None:
+            updates[job.session_id, phase] = done
+            totals.setdefault(job.session_id, {})[phase] = total
+            each = sum(sum(phases.values()) for phases in totals.values()) / len(totals)
+            bar.update(
+                task, completed=sum(updates.values()), total=round(each * max(len(totals), num_sessions - len(settled)))
+            )
+
+        def on_stored(stored: Stored) -> None:
+            settled.add(stored.session_id)
+            bar.update(task, description=f"{len(settled)} of {num_sessions} sessions")
+            what = "failed" if stored.record is None else "written" if stored.new else "stored already"
+            note(f"{len(settled)}/{num_sessions} {stored.session_id}: {what}")
+
+        yield on_step, on_stored

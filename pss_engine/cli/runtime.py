@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pss_engine.cli.options import KVOptions, ModelOptions, SamplingOptions, WriterOptions
+from pss_engine.cli.options import (
+    GateOptions,
+    KVOptions,
+    ModelOptions,
+    SamplingOptions,
+    StoreOptions,
+    WriterOptions,
+)
 from pss_engine.cli.progress import loading
 from pss_engine.config import EngineConfig
 from pss_engine.errors import ConfigError
@@ -14,7 +22,8 @@ from pss_engine.errors import ConfigError
 if TYPE_CHECKING:
     from pss_engine.engine import Engine, SamplingParams
     from pss_engine.models import LoadedModel
-    from pss_engine.state import SessionState
+    from pss_engine.session import ReadoutGate
+    from pss_engine.state import SessionState, StateStore
     from pss_engine.writer import WriterConfig
 
 MAX_SLOTS = 8
@@ -80,6 +89,25 @@ def writer_config(options: WriterOptions) -> WriterConfig:
     from pss_engine.writer import WriterConfig
 
     return WriterConfig(**asdict(options))
+
+
+def readout_gate(options: GateOptions) -> ReadoutGate:
+    from pss_engine.session import ReadoutGate
+
+    return ReadoutGate(options.min_readout_recall, options.max_retries, options.retry_steps)
+
+
+def open_store(folder: Path, options: StoreOptions | None = None) -> StateStore:
+    """The store, or a tenant's part of it, with its key where there is one."""
+    import os
+
+    from pss_engine.state import StateKey, StateStore
+
+    options = options or StoreOptions()
+    key = StateKey.load(options.key_file) if options.key_file else None
+    if key is None and (text := os.environ.get("PSS_STATE_KEY")):
+        key = StateKey.parse(text, "PSS_STATE_KEY")
+    return StateStore(folder, tenant=options.tenant, key=key)
 
 
 def sampling_params(options: SamplingOptions) -> SamplingParams:

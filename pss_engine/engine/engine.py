@@ -94,6 +94,19 @@ class Engine:
         """Forget a session's state; requests already in the engine keep theirs. Raises SessionNotFound."""
         self.states.remove(session)
 
+    def forget_state(self, session: str) -> int:
+        """Remove a session's state from all memory: its registration, its rows in slots and host memory, which are
+        zeroed, and all cached prefixes that no live request holds; returns how many prefix blocks went.
+
+        A state that another session has too stays for that session.
+
+        Raises:
+            SessionNotFound: no such session.
+            CapacityError: a live request holds the state; it stays registered.
+        """
+        self.states.forget(session)
+        return self.memory.forget_prefixes()
+
     def pin_state(self, session: str) -> None:
         """Make a session's state resident and keep it so until :meth:`unpin_state`. Blocks while it is read.
 

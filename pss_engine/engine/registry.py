@@ -45,6 +45,20 @@ class StateRegistry:
         self.unpin(session)
         del self._handles[session]
 
+    def forget(self, session: str) -> None:
+        """Remove a session and evict its state; a held one stays, pin and all. Raises CapacityError then."""
+        digest = self.get(session).digest
+        if not any(handle.digest == digest for name, handle in self._handles.items() if name != session):
+            was_pinned = session in self._pinned
+            self.unpin(session)
+            try:
+                self._slots.evict(digest)
+            except CapacityError:
+                if was_pinned:
+                    self.pin(session)
+                raise
+        self.remove(session)
+
     def pin(self, session: str) -> None:
         """Hold a session's slot; at least one slot stays free of pins."""
         handle = self.get(session)

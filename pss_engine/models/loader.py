@@ -123,6 +123,11 @@ def _cache(source: ModelSource, weights: str) -> PackedCache | None:
         return None
 
 
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model alone; no weights are read. Raises ConfigError where there is no such model."""
+    return Tokenizer(_open(resolve(name)).tokenizer())
+
+
 def _geometry(config: ModelConfig, rope: RotaryEmbedding) -> str:
     """What decides the output beside the weights; limits and ends of a turn do not."""
     bare = replace(config, max_context=0, eos_token_ids=())
@@ -131,11 +136,6 @@ def _geometry(config: ModelConfig, rope: RotaryEmbedding) -> str:
 
 def _open(source: ModelSource) -> Checkpoint:
     return GGUFCheckpoint(source.path) if source.kind == "gguf" else SafetensorsCheckpoint(source.path)
-
-
-def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model alone; its weights are not read. Raises ConfigError as :func:`load_model`."""
-    return Tokenizer(_open(resolve(name)).tokenizer())
 
 
 def _eos(source: ModelSource, config: ModelConfig, tokenizer: Tokenizer) -> tuple[int, ...]:

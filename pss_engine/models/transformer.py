@@ -42,11 +42,11 @@ class Linear:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-    def dense(self) -> Linear:
-        """The same layer with a plain weight, which gradients flow through; a copy where it is packed."""
+    def unpacked(self) -> Tensor:
+        """The weight [out, in] as it is where it is plain, else a float32 copy."""
         if isinstance(self.weight, Tensor):
-            return self
-        return replace(self, weight=torch.cat([piece.unpack().float() for piece in self.weight]))
+            return self.weight
+        return torch.cat([piece.unpack().float() for piece in self.weight])
 
 
 @dataclass(frozen=True)
@@ -141,15 +141,6 @@ class Transformer:
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and head of hidden [R, H]; returns [R, V]."""
         return self.lm_head(rms_norm(hidden, self.final_norm, self.config.rms_norm_eps))
-
-    def with_dense_session_layers(self) -> Transformer:
-        """The same network with plain weights in ``session``, for gradients; copies of packed ones live as long as it.
-
-        Nothing is copied where the weights are plain already.
-        """
-        first = self.num_shared_layers
-        layers = self.layers[:first] + [layer.each_linear(Linear.dense) for layer in self.layers[first:]]
-        return self._with(layers, self.lm_head.dense())
 
     @property
     def is_packed(self) -> bool:

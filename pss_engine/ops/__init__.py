@@ -14,6 +14,7 @@ from pss_engine.ops.kv_cache import store_kv
 from pss_engine.ops.linear import gather_rows, linear
 from pss_engine.ops.lora import lora_bgmv
 from pss_engine.ops.packed_weight import PackedWeight
+from pss_engine.ops.products import Product, Products, products
 from pss_engine.ops.quantized import QuantizedWeight, quantize_int8
 from pss_engine.ops.retrieve_topk import retrieve_topk
 from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch, rrf_shares
@@ -22,6 +23,7 @@ from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
 OPS: tuple[Op, ...] = (
     linear,
     gather_rows,
+    products,
     lora_bgmv,
     paged_attention,
     store_kv,
@@ -37,6 +39,8 @@ __all__ = [
     "Impl",
     "Op",
     "PackedWeight",
+    "Product",
+    "Products",
     "QuantizedWeight",
     "Retrieved",
     "SparseSearch",
@@ -47,6 +51,7 @@ __all__ = [
     "linear",
     "lora_bgmv",
     "paged_attention",
+    "products",
     "quantize_int8",
     "retrieve_topk",
     "rms_norm",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops.extension import load_extension
 from pss_engine.ops.packed_weight import FORMATS, PackedWeight
+from pss_engine.ops.products import Product
 from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -78,6 +81,27 @@ def gather_rows(ids: Tensor, weight: PackedWeight) -> Tensor:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return y
+
+
+def products(wanted: Sequence[Product]) -> None:
+    _C.products(
+        [
+            (
+                out.data_ptr(),
+                left.data_ptr(),
+                right.data_ptr(),
+                out.size(0),
+                left.size(1),
+                out.size(1),
+                out.stride(0),
+                *left.stride(),
+                *right.stride(),
+                alpha,
+                add,
+            )
+            for out, left, right, alpha, add in wanted
+        ]
+    )
 
 
 def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:

@@ -68,7 +68,7 @@ def _check_linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, i
     if int8_rows and weight.format not in QUANT_FORMATS:
         raise ConfigError(f"linear: rows in int8 need a quantised weight, this one is {weight.format}")
     if needs_gradient(x, panels):
-        raise ConfigError("linear: no gradient flows through packed weights; use Transformer.with_dense_session_layers")
+        raise ConfigError("linear: no gradient flows through packed weights; multiply by the transposed one")
 
 
 def _gather_rows(ids: Tensor, weight: PackedWeight) -> Tensor:

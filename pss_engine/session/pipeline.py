@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pss_engine.engine import Engine, Request, RequestOutput, SamplingParams, run_stages
-from pss_engine.errors import ConfigError, PSSError
+from pss_engine.errors import ConfigError
 from pss_engine.kv import QueryUsage
 from pss_engine.metrics import RetrievalCounters
 from pss_engine.models import Message
 from pss_engine.retrieval import BM25, Corpus, Found, Hybrid
 from pss_engine.session.answer import Answer, Clue, Evidence
 from pss_engine.session.prompts import AnswerPrompt
+from pss_engine.session.readout import ReadoutGate, ended, instruction_of
+from pss_engine.session.writing import OnStep, StateWriting, Stored
 from pss_engine.state import SessionState, StateHandle, StateStore
-from pss_engine.writer import INSTRUCTION, History, SessionTargets, Writer, clue_messages, readout_messages
+from pss_engine.writer import History, SessionTargets, WriteJob, Writer, clue_messages
 from pss_engine.writer.writer import Progress
 
 MODES = ("clue", "raw", "rrf", "readout")
@@ -71,13 +72,42 @@ class SessionRAG:
         *,
         writer: Writer | None = None,
         progress: Progress | None = None,
+        gate: ReadoutGate | None = None,
+        ask_base: bool = False,
     ) -> SessionState:
-        """Compile a history, record the state's fixed readout, and store it; the session can be asked at once."""
+        """Compile a history, record the state's fixed readout, and store it; the session can be asked at once.
+
+        A session whose current state was written from the same history, targets and settings is not written again.
+
+        Args:
+            gate: judges the readout, see :class:`ReadoutGate`; None: it is recorded as it is.
+            ask_base: let the base model vote on targets that are extracted.
+        """
+        writing = self._writing(writer, gate, ask_base)
+        return self._ready(writing.write([WriteJob(session_id, history, targets)], _each(progress))[0])
+
+    def go_on(
+        self,
+        session_id: str,
+        turns: History,
+        targets: SessionTargets | None = None,
+        *,
+        writer: Writer | None = None,
+        progress: Progress | None = None,
+        gate: ReadoutGate | None = None,
+    ) -> SessionState:
+        """Continue a session's state with new turns; see :meth:`StateWriting.go_on`."""
+        return self._ready(self._writing(writer, gate).go_on(session_id, turns, targets, _each(progress)))
+
+    def _writing(self, writer: Writer | None, gate: ReadoutGate | None, ask_base: bool = False) -> StateWriting:
         writer = writer or Writer(self.engine.model)
-        state = record_readout(self.engine, writer.write(session_id, history, targets, progress), self._clue_sampling)
-        self.store.put(state)
-        self.engine.add_stored(self.store, session_id)
-        return state
+        return StateWriting(self.engine, self.store, writer, gate, self._clue_sampling.max_new_tokens, ask_base)
+
+    def _ready(self, stored: Stored) -> SessionState:
+        if stored.error is not None:
+            raise stored.error
+        self.engine.add_stored(self.store, stored.session_id)
+        return self.store.get(stored.session_id)
 
     def clues(self, asks: Sequence[tuple[str, str]]) -> list[Clue]:
         """One clue per (session id, query), decoded in one batch.
@@ -87,7 +117,7 @@ class SessionRAG:
             RequestRejected: a query that does not fit the context or its KV budgets.
         """
         requests = self._clue_requests(asks, self._new_query_ids(asks))
-        return [_clue(output) for output in _ended(self.engine.generate(requests))]
+        return [_clue(output) for output in ended(self.engine.generate(requests))]
 
     def retrieve(self, searches: Sequence[Sequence[str]]) -> list[Evidence]:
         """Evidence for each group of search texts; several texts of one group are fused by reciprocal rank.
@@ -116,7 +146,7 @@ class SessionRAG:
             return self._ask_with_clues(asks, query_ids, mode)
         clues = [_fixed(self._state(session_id), mode) for session_id, _ in asks]
         evidence, requests = self._answer_requests(asks, query_ids, clues, mode)
-        outputs = _ended(self.engine.generate(requests))
+        outputs = ended(self.engine.generate(requests))
         return [_answer(mode, *parts) for parts in zip(asks, clues, evidence, outputs, strict=True)]
 
     def _ask_with_clues(self, asks: Sequence[tuple[str, str]], query_ids: Sequence[str], mode: str) -> list[Answer]:
@@ -155,6 +185,7 @@ class SessionRAG:
             agent=agent,
             query=query_id,
             usage_session=charged_to,
+            scope=self.store.tenant,
             max_kv_bytes=self._max_kv_bytes,
             max_query_kv_bytes=self._max_query_kv_bytes,
             truncate_to_kv_budget=self._truncate_to_kv_budget,
@@ -167,7 +198,12 @@ class SessionRAG:
         states = [self._state(session_id) for session_id, _ in asks]
         return [
             self._request(
-                clue_messages(_instruction(state), query), self._clue_sampling, "clue", session_id, query_id, session_id
+                clue_messages(instruction_of(state), query),
+                self._clue_sampling,
+                "clue",
+                session_id,
+                query_id,
+                session_id,
             )
             for state, (session_id, query), query_id in zip(states, asks, query_ids, strict=True)
         ]
@@ -218,19 +254,10 @@ class SessionRAG:
         return states.get(session_id)
 
 
-def record_readout(engine: Engine, state: SessionState, sampling: SamplingParams) -> SessionState:
-    """The state with its fixed readout: what it emits for the training instruction, before any query is known."""
-    engine.add_state(state)
-    messages = readout_messages(_instruction(state))
-    output = _ended(engine.generate([Request(messages, sampling, session=state.session_id, agent="readout")]))[0]
-    engine.remove_state(state.session_id)
-    meta = replace(state.meta, readout=output.text.strip(), readout_token_ids=tuple(output.token_ids))
-    return replace(state, meta=meta)
-
-
-def _instruction(state: SessionState | StateHandle) -> str:
-    """The instruction that the state was trained on; an adapter that was not written here gets the default one."""
-    return str(state.meta.writer.get("instruction", INSTRUCTION))
+def _each(progress: Progress | None) -> OnStep | None:
+    if progress is None:
+        return None
+    return lambda _job, phase, done, total, loss: progress(phase, done, total, loss)
 
 
 def _fixed(state: StateHandle, mode: str) -> Clue:
@@ -260,10 +287,3 @@ def _answer(mode: str, ask: tuple[str, str], clue: Clue, found: Evidence, output
 
 def _searches(mode: str, query: str, clue: str) -> list[str]:
     return {"clue": [clue], "raw": [query], "rrf": [query, clue], "readout": [f"{query} {clue}"]}[mode]
-
-
-def _ended(outputs: list[RequestOutput]) -> list[RequestOutput]:
-    for output in outputs:
-        if output.finish_reason == "error":
-            raise PSSError(f"request {output.request_id} failed: {output.error}")
-    return outputs

@@ -15,45 +15,59 @@ if TYPE_CHECKING:
     from pss_engine.state.lru import SlotRef
     from pss_engine.state.meta import StateMeta
     from pss_engine.state.rows import TargetSlots
+    from pss_engine.state.sealing import StateKey
     from pss_engine.state.session_state import LoraFactors, SessionState
     from pss_engine.state.shape import StateShape
     from pss_engine.state.slots import StateSlots
-    from pss_engine.state.store import StateStore
+    from pss_engine.state.store import HeadMoved, StateStore
+    from pss_engine.state.store_folder import Version
+    from pss_engine.state.store_garbage import Deletion
+    from pss_engine.state.store_lock import StoreLocked
 
 _HOMES = {
     "AdapterConfig": "adapter_config",
+    "Deletion": "store_garbage",
+    "HeadMoved": "store",
     "LoraFactors": "session_state",
     "SessionState": "session_state",
     "SlotRef": "lru",
     "StateCache": "cache",
     "StateCounters": "counters",
     "StateHandle": "handle",
+    "StateKey": "sealing",
     "StateLayout": "layout",
     "StateMeta": "meta",
     "StateRecord": "adapter",
     "StateShape": "shape",
     "StateSlots": "slots",
     "StateStore": "store",
+    "StoreLocked": "store_lock",
     "TargetSlots": "rows",
+    "Version": "store_folder",
     "load_adapter": "adapter",
     "save_adapter": "adapter",
 }
 
 __all__ = [
     "AdapterConfig",
+    "Deletion",
+    "HeadMoved",
     "LoraFactors",
     "SessionState",
     "SlotRef",
     "StateCache",
     "StateCounters",
     "StateHandle",
+    "StateKey",
     "StateLayout",
     "StateMeta",
     "StateRecord",
     "StateShape",
     "StateSlots",
     "StateStore",
+    "StoreLocked",
     "TargetSlots",
+    "Version",
     "load_adapter",
     "save_adapter",
 ]

@@ -26,6 +26,10 @@ class StateMeta:
         readout: the text that the state emits for its training instruction; empty if not recorded.
         readout_token_ids: the same, as tokens.
         clue, negative_clue: the targets shown to the writer.
+        targets: all that was shown, as JSON values, and ``source``: where it came from.
+        write_digest: of all that the writer was given; the same input need not be written again.
+        parent: digest of the state that this one goes on from.
+        readout_check: how much of the clue the readout says: ``recall``, ``missed`` terms, ``passed``, ``attempts``.
         format_version: of ``pss_state.json``.
     """
 
@@ -40,6 +44,10 @@ class StateMeta:
     readout_token_ids: tuple[int, ...] = ()
     clue: str | None = None
     negative_clue: str | None = None
+    targets: Mapping[str, Any] = field(default_factory=dict)
+    write_digest: str | None = None
+    parent: str | None = None
+    readout_check: Mapping[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pss_engine.errors import StateFormatError
 from pss_engine.state.adapter_config import AdapterConfig
-from pss_engine.state.files import read_json, to_json_bytes
+from pss_engine.state.file_source import FileSource
+from pss_engine.state.files import to_json_bytes
 from pss_engine.state.peft_config import ALL_LINEAR, PeftConfig, parse_peft_config
 from pss_engine.state.shape import MODULE_PARENTS, StateShape, TargetKey, module_key
 from pss_engine.state.tensor_file import TensorEntry, TensorFile
@@ -48,15 +48,14 @@ def adapter_files(
 
 
 def read_adapter(
-    folder: Path, shape: StateShape | None = None, max_rank: int | None = None, follow_symlinks: bool = True
+    source: FileSource, shape: StateShape | None = None, max_rank: int | None = None
 ) -> tuple[Tensors, AdapterConfig, str | None]:
     """Read a PEFT LoRA adapter; what the header and the configuration tell is checked before the tensors are read.
 
     Args:
-        folder: an adapter folder.
+        source: the files of an adapter.
         shape: the model it must fit; None reads it without a model, and checks it against itself only.
         max_rank: largest rank allowed; None means any.
-        follow_symlinks: False refuses links, for folders that others may write to.
 
     Returns:
         (layer, module) -> (A ``[r, in]``, B ``[out, r]``) on the CPU in the file's dtype, the canonical configuration,
@@ -66,13 +65,13 @@ def read_adapter(
         StateFormatError: a missing or damaged file, an unsupported feature, a tensor that does not fit, or a module
             that the configuration declares and the tensors lack: partial application is an error.
     """
-    config_path, tensor_path = folder / CONFIG_FILE, folder / TENSOR_FILE
-    if not tensor_path.exists() and (folder / _PICKLE_FILE).exists():
-        raise StateFormatError(f"{folder}: only {_PICKLE_FILE}, a pickle, which is never loaded; save as {TENSOR_FILE}")
-    peft = parse_peft_config(read_json(config_path, follow_symlinks), str(config_path))
-    with TensorFile(tensor_path, follow_symlinks) as file:
+    config_path, tensor_path = source.where(CONFIG_FILE), source.where(TENSOR_FILE)
+    if not source.has(TENSOR_FILE) and source.has(_PICKLE_FILE):
+        raise StateFormatError(f"{source.where(_PICKLE_FILE)}: a pickle, which is never loaded; save as {TENSOR_FILE}")
+    peft = parse_peft_config(source.json(CONFIG_FILE), config_path)
+    with TensorFile(tensor_path, file=source.open(TENSOR_FILE)) as file:
         _refuse_saved_modules(peft, file.entries, config_path)
-        pairs, prefix = pair_tensors(file.entries, str(tensor_path))
+        pairs, prefix = pair_tensors(file.entries, tensor_path)
         if shape is not None:
             for key, pair in pairs.items():
                 shape.check_factors(f"{tensor_path}: {pair.a_name}", key, pair.a.shape, pair.b.shape)
@@ -83,7 +82,7 @@ def read_adapter(
     return tensors, config, peft.base_model
 
 
-def _refuse_saved_modules(peft: PeftConfig, entries: Mapping[str, TensorEntry], path: Path) -> None:
+def _refuse_saved_modules(peft: PeftConfig, entries: Mapping[str, TensorEntry], path: str) -> None:
     """``modules_to_save`` replaces whole modules of the base model: say which tensors, and how large they are."""
     if not peft.modules_to_save:
         return
@@ -99,7 +98,7 @@ def _refuse_saved_modules(peft: PeftConfig, entries: Mapping[str, TensorEntry], 
 
 
 def _check_declared(
-    peft: PeftConfig, pairs: Mapping[TargetKey, PairEntry], prefix: str, shape: StateShape | None, path: Path
+    peft: PeftConfig, pairs: Mapping[TargetKey, PairEntry], prefix: str, shape: StateShape | None, path: str
 ) -> None:
     """Tensors and declaration must agree in both directions."""
     for key, pair in pairs.items():
@@ -137,7 +136,7 @@ def _candidates(peft: PeftConfig, pairs: Mapping[TargetKey, PairEntry], shape: S
 
 
 def _canonical(
-    peft: PeftConfig, pairs: Mapping[TargetKey, PairEntry], prefix: str, max_rank: int | None, path: Path
+    peft: PeftConfig, pairs: Mapping[TargetKey, PairEntry], prefix: str, max_rank: int | None, path: str
 ) -> AdapterConfig:
     ranks, alphas = {}, {}
     for key, pair in pairs.items():

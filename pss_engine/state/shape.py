@@ -23,6 +23,18 @@ MODULE_PARENTS: dict[str, str] = {
     "gate_up_proj": "mlp",
 }
 """Module names of the supported families and the submodule of a decoder layer that holds each."""
+FORWARD_ORDER = (
+    "qkv_proj",
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_up_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
+"""The same in the order in which a layer computes them."""
 
 
 def module_key(layer: int, module: str, prefix: str = "model.") -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from pss_engine.errors import ConfigError, SessionNotFound, StateFormatError
 from pss_engine.state.files import check_session_id, is_session_id, open_regular, sync_folder, write_file
+from pss_engine.state.store_lock import hold
 
+MAX_HEAD_BYTES = 1 << 20
+LOCK_TIMEOUT_S = 60.0
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -23,6 +27,34 @@ def check_digest(digest: str, where: str) -> str:
     return digest
 
 
+@dataclass(frozen=True)
+class Version:
+    """A state that a session's HEAD has pointed at.
+
+    Attributes:
+        number: from 1, in the order of time.
+        action: ``put`` or ``rollback``.
+    """
+
+    number: int
+    digest: str
+    time: str
+    action: str
+
+    @classmethod
+    def now(cls, number: int, digest: str, action: str) -> Version:
+        return cls(number, digest, datetime.now(timezone.utc).isoformat(timespec="seconds"), action)
+
+    @classmethod
+    def parse(cls, number: int, line: str, where: str) -> Version:
+        """A line of HEAD: digest, time and action; the digest alone is enough."""
+        digest, time, action = [*line.split("\t"), "", ""][:3]
+        return cls(number, check_digest(digest.strip(), where), time, action or "put")
+
+    def line(self) -> str:
+        return f"{self.digest}\t{self.time}\t{self.action}\n"
+
+
 class StoreFolder:
     """Every path that a store touches comes from here, so that none can be a link or leave the root.
 
@@ -30,7 +62,8 @@ class StoreFolder:
         ConfigError: ``root`` exists and is not a folder.
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+        self.lock_timeout_s = lock_timeout_s
         self.root = Path(root).expanduser().resolve()
         if self.root.exists() and not self.root.is_dir():
             raise ConfigError(f"state store {self.root}: is not a folder")
@@ -68,20 +101,28 @@ class StoreFolder:
 
     def head(self, session_id: str) -> str:
         """The session's current digest; StateFormatError if its HEAD is damaged."""
+        return self.versions(session_id)[-1].digest
+
+    def versions(self, session_id: str) -> list[Version]:
+        """What the session's HEAD has pointed at, oldest first, the current one last; errors as :meth:`head`."""
         self.require(session_id)
         path = self._head_path(session_id)
         with open_regular(path, follow_symlinks=False) as file:
-            return check_digest(file.read(128).decode("ascii", "replace").strip(), str(path))
+            text = file.read(MAX_HEAD_BYTES).decode("ascii", "replace")
+        lines = text.splitlines()
+        if not lines:
+            raise StateFormatError(f"{path}: is empty; a digest is needed")
+        return [Version.parse(number, line, str(path)) for number, line in enumerate(lines, 1)]
 
-    def move_head(self, session_id: str, digest: str) -> None:
-        """Point the session at a digest in one atomic step; on failure it points where it did."""
+    def write_head(self, session_id: str, versions: Sequence[Version]) -> None:
+        """Replace the session's versions, the last one current, in one atomic step; on failure nothing changes."""
         folder = self.session(session_id)
         is_new = not folder.exists()
         temporary = folder / ".tmp-HEAD"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             temporary.unlink(missing_ok=True)
-            write_file(temporary, f"{digest}\n".encode())
+            write_file(temporary, "".join(version.line() for version in versions).encode())
             temporary.replace(folder / "HEAD")
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -103,17 +144,17 @@ class StoreFolder:
         sync_folder(folder.parent)
 
     @contextmanager
-    def lock(self, exclusive: bool) -> Iterator[None]:
-        """Wait for writers (shared) or for everybody (exclusive); other threads and processes alike."""
+    def lock(self, exclusive: bool, work: str = "") -> Iterator[None]:
+        """Wait for writers (shared) or for everybody (exclusive); other threads and processes alike.
+
+        Raises:
+            StoreLocked: it is still held after ``lock_timeout_s``; names who holds it, for how long and for what.
+        """
         if not exclusive and not os.access(self.root, os.W_OK):
             yield  # a store that is missing or mounted read-only has no writers to wait for
             return
-        descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        with hold(self.root / ".lock", exclusive, self.lock_timeout_s, work):
             yield
-        finally:
-            os.close(descriptor)
 
     def _head_path(self, session_id: str) -> Path:
         return self.session(session_id) / "HEAD"

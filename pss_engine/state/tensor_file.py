@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from pss_engine.errors import StateFormatError
 from pss_engine.state.files import open_regular, parse_json
@@ -42,11 +42,13 @@ class TensorFile:
         StateFormatError: the file is missing, truncated, or its header is wrong.
     """
 
-    def __init__(self, path: Path, follow_symlinks: bool = True) -> None:
+    def __init__(self, path: Path | str, follow_symlinks: bool = True, file: BinaryIO | None = None) -> None:
+        """``file``: opened already, then ``path`` only names it."""
         self._path = path
-        self._file = open_regular(path, follow_symlinks)
+        self._file = open_regular(Path(path), follow_symlinks) if file is None else file
         try:
-            self._size = os.fstat(self._file.fileno()).st_size
+            self._size = self._file.seek(0, os.SEEK_END)
+            self._file.seek(0)
             self._head = self._read_head()
             self.entries = _parse_header(self._head[8:], self._size - len(self._head), str(path))
         except BaseException:

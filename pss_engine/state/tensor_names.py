@@ -35,6 +35,14 @@ def tensor_name(layer: int, module: str, side: str) -> str:
     return f"base_model.model.{module_key(layer, module)}.lora_{side}.weight"
 
 
+def parse_name(name: str, where: str) -> tuple[TargetKey, str]:
+    """(layer, module) and side of a factor from a name that begins as :func:`tensor_name` makes it."""
+    match = _NAME.match(name)
+    if match is None or MODULE_PARENTS.get(match["module"]) != match["parent"]:
+        raise StateFormatError(f"{where}: tensor {name:.120}: {_reason(name)}")
+    return (int(match["layer"]), match["module"]), match["side"]
+
+
 def pair_tensors(entries: Mapping[str, TensorEntry], where: str) -> tuple[dict[TargetKey, PairEntry], str]:
     """Group the tensors of an adapter into A/B pairs.
 

@@ -1,106 +1,242 @@
-"""Two phases of updates above the cut, on activations of the shared layers that are computed once."""
+"""Learning many sessions in one batch: each update of the batch is one update of every session in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from pss_engine.models import DenseAttention, ForwardBatch, LoadedModel
+from pss_engine.errors import CapacityError
+from pss_engine.models import DenseAttention, ForwardBatch
 from pss_engine.writer.config import WriterConfig
-from pss_engine.writer.factors import TrainableFactors
+from pss_engine.writer.factor_math import FactorMath
+from pss_engine.writer.factors import FactorStack
+from pss_engine.writer.learner import Learner, SlotOptimizer
+from pss_engine.writer.lessons import Lesson
+from pss_engine.writer.network import SessionNetwork
+from pss_engine.writer.update_rows import Prepared, UpdateRows, visibility
 
-OnStep = Callable[[str, float], None]
+OnStep = Callable[[Learner, str, int, float], None]
+"""``on_step(learner, phase, updates made in it, loss)``."""
+SHARED_TOKENS = 1024
+"""Tokens of one forward below the cut."""
 
 
-@dataclass(frozen=True)
-class Example:
-    """Packed segments of tokens whose continuation is learned, with their hidden state at the cut.
+@dataclass
+class UpdateCounters:
+    """What was computed; ``rows`` above the cut."""
 
-    Attributes:
-        hidden: [T, H], the output of the shared layers; no gradient.
-        labels: [R] int64, the tokens that follow ``batch.logit_rows``.
-        label_lens: how many of the labels belong to each segment.
-    """
-
-    batch: ForwardBatch
-    hidden: Tensor
-    labels: Tensor
-    label_lens: Sequence[int]
+    updates: int = 0
+    active_hinges: int = 0
+    forward_rows: int = 0
+    backward_rows: int = 0
+    shared_tokens: int = 0
+    halvings: int = 0
 
 
 class Trainer:
-    """Learns the factors of one session. The base model is frozen and is run below the cut without gradients."""
+    """Learns sessions in S slots; one that is done makes room for the next. What a session learns does not depend on
+    the others: bit for bit on the CPU in float32 with the compiled extension, elsewhere up to the order of sums.
 
-    def __init__(self, model: LoadedModel, config: WriterConfig, factors: TrainableFactors) -> None:
-        self._model, self._config, self._factors = model, config, factors
-        self._transformer = model.transformer.with_dense_session_layers()
+    Args:
+        num_slots: S, sessions at once; halved when memory runs out.
+    """
 
-    def language_model(self, chunks: Sequence[list[int]], on_step: OnStep) -> None:
-        """Phase 1: next-token loss over the chunks in order, ``max(min_lm_steps, chunks)`` updates."""
-        optimizer = self._optimizer(self._config.lm_learning_rate)
-        num_steps = max(self._config.min_lm_steps, len(chunks))
-        seen: dict[int, Example] = {}
-        for step in range(num_steps):
-            at = step % len(chunks)
-            example = seen.get(at) or self._example([(chunks[at][:1], chunks[at][1:])])
-            if len(chunks) < num_steps:
-                seen[at] = example
-            loss = self._losses(example)[0]
-            self._update(optimizer, loss)
-            on_step("history", loss.item())
+    def __init__(self, network: SessionNetwork, config: WriterConfig, num_slots: int) -> None:
+        self._network, self._config, self._num_slots = network, config, num_slots
+        self.counters = UpdateCounters()
+        self._stack: FactorStack | None = None
 
-    def readout(self, prompt: list[int], positive: list[int], negative: list[int], on_step: OnStep) -> None:
-        """Phase 2: ``l(z+) + max(0, margin + l(z+) - l(z-))`` (PSS, equation 4); without z- only ``l(z+)``."""
-        optimizer = self._optimizer(self._config.readout_learning_rate)
-        example = self._example([(prompt, target) for target in (positive, negative) if target])
-        for _ in range(self._config.readout_steps):
-            losses = self._losses(example)
-            loss = losses[0]
-            if negative:
-                loss = loss + F.relu(self._config.margin + losses[0] - losses[1])
-            self._update(optimizer, loss)
-            on_step("readout", losses[0].item())
+    def run(self, waiting: Iterable[Learner], on_step: OnStep, on_done: Callable[[Learner, FactorStack], None]) -> None:
+        """Take learners as slots become free, until none is left; ``on_done`` is called as each ends, failed or not.
 
-    def _example(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Example:
-        """One segment per (given, learned) pair; the last learned token is a label only."""
-        device = self._model.device
-        ids: list[int] = []
-        positions: list[int] = []
-        rows: list[int] = []
-        lens: list[int] = []
-        for given, learned in pairs:
-            segment = [*given, *learned[:-1]]
-            rows += range(len(ids) + len(given) - 1, len(ids) + len(segment))
-            ids, positions = ids + segment, [*positions, *range(len(segment))]
-            lens.append(len(segment))
-        config = self._model.config
-        batch = ForwardBatch(
-            token_ids=torch.tensor(ids, device=device),
-            positions=torch.tensor(positions, device=device),
-            attention=DenseAttention(lens, config.head_dim**-0.5, config.windows),
-            adapters=self._factors,
-            logit_rows=torch.tensor(rows, device=device),
+        Raises:
+            CapacityError: one session alone does not fit into memory.
+        """
+        queue: deque[Learner] = deque()
+        source = iter(waiting)
+        active: list[Learner] = []
+        while True:
+            try:
+                while len(active) < self._num_slots and (learner := queue.popleft() if queue else next(source, None)):
+                    active.append(learner)
+                    self._admit(learner, active)
+                if not active:
+                    return
+                self._update(active, on_step)
+            except (RuntimeError, MemoryError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                self._halve(error)
+                queue.extendleft(reversed(active))
+                for learner in active:
+                    learner.restart()
+                active = []
+            for learner in [learner for learner in active if learner.done]:
+                active.remove(learner)
+                assert self._stack is not None
+                on_done(learner, self._stack)
+
+    def _admit(self, learner: Learner, active: list[Learner]) -> None:
+        network, config = self._network, self._config
+        if self._stack is None:
+            layers = network.transformer.session_layers
+            device = network.transformer.final_norm.device
+            self._stack = FactorStack(network.config, layers, config.rank, config.scaling, self._num_slots, device)
+        learner.slot = min(set(range(self._num_slots)) - {other.slot for other in active})
+        active.sort(key=lambda other: other.slot)
+        if learner.initial is None:
+            self._stack.reset(learner.slot, learner.seed)
+        else:
+            self._stack.load(learner.slot, learner.initial)
+
+    def _update(self, active: Sequence[Learner], on_step: OnStep) -> None:
+        assert self._stack is not None
+        self._prepare(active)
+        rows = UpdateRows(
+            [learner.slot for learner in active], [learner.prepared[learner.lesson] for learner in active]
         )
-        with torch.no_grad():
-            hidden = self._transformer.shared(batch)
-        labels = torch.tensor([token for _, learned in pairs for token in learned], device=device)
-        return Example(batch, hidden, labels, [len(learned) for _, learned in pairs])
+        factors = FactorMath(self._stack, self._network.dtype)
+        for learner in active:
+            learner.optimizer = learner.optimizer or self._optimizer(learner)
+        positive, hinges = self._gradients(rows, factors, [learner.hinge_active for learner in active])
+        for learner, loss, is_active in zip(active, positive, hinges, strict=True):
+            assert learner.optimizer is not None
+            if not (loss == loss and abs(loss) < float("inf")):
+                learner.fail(f"the loss is {loss}")
+            elif not learner.optimizer.step(self._config.max_grad_norm):
+                learner.fail("the gradient is not finite")
+            else:
+                phase, step = learner.phase.name, learner.step + 1
+                learner.advance(loss, is_active)
+                on_step(learner, phase, step, loss)
 
-    def _losses(self, example: Example) -> list[Tensor]:
-        """Mean token negative log likelihood of each segment, in nats."""
-        logits = self._transformer.session(example.batch, example.hidden)
-        tokens = F.cross_entropy(logits.float(), example.labels, reduction="none")
-        return [part.mean() for part in tokens.split(list(example.label_lens))]
+    def _gradients(
+        self, rows: UpdateRows, factors: FactorMath, guesses: Sequence[bool]
+    ) -> tuple[list[float], list[bool]]:
+        """Fill the stack's gradients; returns l(z+) of each session, and whether its hinge is active.
 
-    def _optimizer(self, learning_rate: float) -> torch.optim.AdamW:
-        return torch.optim.AdamW(list(self._factors.parameters()), lr=learning_rate, weight_decay=0.0, fused=True)
+        The loss of a session is ``l(z+) + max(0, margin + l(z+) - l(z-))`` (PSS, equation 4), without z- just l(z+).
+        """
+        network, lessons = self._network, rows.lessons
+        trace = network.forward(rows, factors)
+        nll, grads = network.losses(trace.hidden[rows.positive_index], rows.positive_labels, with_grad=True)
+        assert grads is not None
+        positive = _means(nll, [len(lesson.positive) for lesson in lessons])
+        at = [i for i, lesson in enumerate(lessons) if lesson.negative]
+        hinges, expected = [False] * len(lessons), any(guess and lessons[i].negative for i, guess in enumerate(guesses))
+        against = None
+        if at:
+            # the logits of z- are needed again where its hinge is active: most often where it was
+            hidden = trace.hidden[rows.negative_index]
+            nll, against = network.losses(hidden, rows.negative_labels, with_grad=expected)
+            negative = _means(nll, [len(lessons[i].negative) for i in at])
+            for i, loss in zip(at, negative, strict=True):
+                hinges[i] = self._config.margin + positive[i] - loss > 0
+        weights = [(1.0 + active) / len(lesson.positive) for lesson, active in zip(lessons, hinges, strict=True)]
+        d_hidden = torch.zeros_like(trace.hidden)
+        d_hidden.index_add_(0, rows.positive_index, grads * _spread(weights, [len(x.positive) for x in lessons], grads))
+        if any(hinges):
+            self._add_negative(rows, trace.hidden, hinges, against, d_hidden)
+        live = rows.live(hinges)
+        network.backward(trace, live, live.of_told(d_hidden), factors)
+        counters = self.counters
+        counters.updates += len(lessons)
+        counters.active_hinges += sum(hinges)
+        counters.forward_rows += rows.all.num_rows
+        counters.backward_rows += live.all.num_rows
+        return positive, hinges
 
-    def _update(self, optimizer: torch.optim.AdamW, loss: Tensor) -> None:
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(list(self._factors.parameters()), self._config.max_grad_norm)
-        optimizer.step()
+    def _add_negative(
+        self, rows: UpdateRows, hidden: Tensor, hinges: Sequence[bool], grads: Tensor | None, d_hidden: Tensor
+    ) -> None:
+        """Add the gradients of -l(z-) of the active hinges; ``grads`` are those of every z-, if they are known."""
+        sizes = [len(lesson.negative) for lesson in rows.lessons]
+        if grads is None:
+            _, grads = self._network.losses(hidden[rows.negative_index], rows.negative_labels, with_grad=True)
+        assert grads is not None
+        weights = [-1.0 / size if active else 0.0 for size, active in zip(sizes, hinges, strict=True)]
+        d_hidden.index_add_(0, rows.negative_index, grads * _spread(weights, sizes, grads))
+
+    def _optimizer(self, learner: Learner) -> SlotOptimizer:
+        assert self._stack is not None
+        phase, stack = learner.phase, self._stack
+        half = None if phase.half is None else stack.half(phase.half)
+        values, grads = stack.values[learner.slot], stack.grads[learner.slot]
+        return SlotOptimizer(values, grads, phase.learning_rate, self._config.stable, half)
+
+    @torch.no_grad()
+    def _prepare(self, active: Sequence[Learner]) -> None:
+        """Run the layers below the cut for the lessons that are new, as many at once as SHARED_TOKENS allows."""
+        new = [learner for learner in active if learner.lesson not in learner.prepared]
+        while new:
+            batch = [new.pop(0)]
+            tokens = _num_tokens(batch[0].phase.lessons[batch[0].lesson])
+            while new and (tokens := tokens + _num_tokens(new[0].phase.lessons[new[0].lesson])) <= SHARED_TOKENS:
+                batch.append(new.pop(0))
+            found = self._shared([learner.phase.lessons[learner.lesson] for learner in batch])
+            for learner, prepared in zip(batch, found, strict=True):
+                learner.prepared[learner.lesson] = prepared
+
+    def _shared(self, lessons: Sequence[Lesson]) -> list[Prepared]:
+        config, transformer = self._network.config, self._network.transformer
+        device = transformer.final_norm.device
+        segments = [
+            [*lesson.prompt, *target[:-1]]
+            for lesson in lessons
+            for target in (lesson.positive, lesson.negative)
+            if target
+        ]
+        lens = [len(segment) for segment in segments]
+        batch = ForwardBatch(
+            token_ids=torch.tensor([token for segment in segments for token in segment], device=device),
+            positions=torch.cat([torch.arange(size, device=device) for size in lens]),
+            attention=DenseAttention(lens, config.head_dim**-0.5, config.windows),
+            adapters=None,
+            logit_rows=torch.empty(0, dtype=torch.int64, device=device),
+        )
+        self.counters.shared_tokens += sum(lens)
+        hidden = iter(transformer.shared(batch).split(lens))
+        found = []
+        for lesson in lessons:
+            parts = [next(hidden)]
+            if lesson.negative:
+                parts.append(next(hidden)[len(lesson.prompt) :])
+            windows = {config.windows[layer] for layer in transformer.session_layers}
+            masks = {window: visibility(lesson, window, device) for window in windows}
+            positions = torch.tensor(lesson.positions, device=device)
+            found.append(Prepared(lesson, torch.cat(parts), positions, masks))
+        return found
+
+    def _halve(self, error: BaseException) -> None:
+        """Half of the slots, in new memory: the sessions begin again, and learn what they would have learned."""
+        if self._num_slots == 1:
+            reason = " ".join(str(error).split())[:120]
+            raise CapacityError(f"writer: one session does not fit into memory ({reason}); sessions", 1, 0) from error
+        self._num_slots //= 2
+        self.counters.halvings += 1
+        self._stack = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _num_tokens(lesson: Lesson) -> int:
+    return sum(len(lesson.prompt) + len(target) - 1 for target in (lesson.positive, lesson.negative) if target)
+
+
+def _means(values: Tensor, sizes: Sequence[int]) -> list[float]:
+    means: list[float] = torch.stack([part.mean() for part in values.split(list(sizes))]).tolist()
+    return means
+
+
+def _spread(weights: Sequence[float], sizes: Sequence[int], like: Tensor) -> Tensor:
+    """[sum of sizes, 1], each weight as often as its size says."""
+    repeated = [weight for weight, size in zip(weights, sizes, strict=True) for _ in range(size)]
+    return torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

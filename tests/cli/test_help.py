@@ -20,6 +20,7 @@ from tests.cli.conftest import Pss, python
 
 COMMANDS = ["demo", "write", "clue", "ask", "index", "generate", "inspect state", "inspect store", "inspect model"]
 COMMANDS += ["doctor", "cache list", "cache clear"]
+COMMANDS += [f"state {name}" for name in ("log", "show", "diff", "rollback", "rm", "gc", "export", "import")]
 PROBE = """
 import contextlib, io, json, sys, time
 from pss_engine.cli import main

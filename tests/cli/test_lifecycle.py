@@ -33,9 +33,7 @@ def test_write_stores_a_state_and_says_what_it_is(pss: Pss, files: Path, model: 
     assert ran.json["seconds"] > 0
 
 
-@pytest.mark.parametrize(
-    ("options", "source"), [([], "words of the history"), (["--clue", "my own clue"], "command line")]
-)
+@pytest.mark.parametrize(("options", "source"), [([], "words of the history"), (["--clue", "my own clue"], "given")])
 def test_write_shows_the_targets_and_where_they_come_from(
     pss: Pss, files: Path, model: str, tmp_path: Path, options: list[str], source: str
 ) -> None:

@@ -331,7 +331,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     path.unlink()
     refused(folder, "adapter_model.safetensors: no such file")
     (folder / "adapter_model.bin").write_bytes(b"pickle")
-    refused(folder, "adapter_model.bin, a pickle, which is never loaded")
+    refused(folder, "adapter_model.bin: a pickle, which is never loaded")
     (folder / "adapter_config.json").write_text('{"r": NaN}')
     path.write_bytes(data)
     refused(folder, "adapter_config.json: not valid JSON: NaN is not allowed")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from pss_engine.errors import CapacityError, ConfigError
 from pss_engine.writer import History, SessionTargets, Writer, WriterConfig, readout_messages
-from pss_engine.writer.factors import TrainableFactors
+from pss_engine.writer.factors import FactorStack
 from tests.tiny import FAMILIES, tiny_hf_model, tiny_model
 
 HISTORY = History.of(
@@ -45,13 +45,15 @@ def peft_loop(model, family):
         layers_to_transform=list(range(first, config.num_layers)),
     )
     theirs = peft.get_peft_model(tiny_hf_model(family), lora).train()
-    init = TrainableFactors(config, model.transformer.session_layers, CONFIG.rank, 2.0, CONFIG.seed, model.device)
+    stack = FactorStack(config, model.transformer.session_layers, CONFIG.rank, 2.0, 1, model.device)
+    stack.reset(0, CONFIG.seed)
+    init = stack.pairs(0)
     named = {}
     for name, parameter in theirs.named_parameters():
         if "lora_" in name:
             layer, module = int(name.split("layers.")[1].split(".")[0]), name.split(".lora_")[0].split(".")[-1]
             side = 0 if "lora_A" in name else 1
-            parameter.data.copy_(init.pairs[layer, module][side].detach())
+            parameter.data.copy_(init[layer, module][side])
             named.setdefault((layer, module), [None, None])[side] = parameter
     trainable = [p for pair in named.values() for p in pair]
 

@@ -59,4 +59,4 @@ def test_a_weight_that_is_used_twice_is_counted_once() -> None:
 def _weights(model) -> dict[str, torch.Tensor]:
     network = model.transformer
     linears = {f"{layer.index}.{name}": linear for layer in network.layers for name, linear in layer.linears.items()}
-    return {name: linear.dense().weight for name, linear in linears.items()}
+    return {name: linear.unpacked() for name, linear in linears.items()}
