@@ -77,7 +77,6 @@ def build(
             progress(index + 1, config.num_layers)
     norm = read.plain("model.norm.weight", h)
     head = embedding if tied else pack([read("lm_head.weight", v, h)])
-    pack.finish()
     return Transformer(config, num_session_layers, rope, embedding, layers, norm, Linear(head))
 
 

@@ -16,6 +16,7 @@ from pss_engine.models.cache import CacheFolder, PackedCache, ReadyModel, cache_
 from pss_engine.models.checkpoint import Checkpoint, SafetensorsCheckpoint
 from pss_engine.models.config import ModelConfig
 from pss_engine.models.gguf import GGUFCheckpoint
+from pss_engine.models.memory import give_back_freed
 from pss_engine.models.packing import why_not_packed
 from pss_engine.models.rope import RotaryEmbedding
 from pss_engine.models.source import ModelSource, resolve
@@ -84,13 +85,16 @@ def load_model(
     if num_session_layers < 1:
         raise ConfigError(f"session layers {num_session_layers} must be at least 1")
     source = resolve(name)
-    kept = _cache(source, weights) if cache and not why_not_packed(kind, place) else None
+    packs = not why_not_packed(kind, place)
+    kept = _cache(source, weights) if cache and packs else None
     ready = kept.load(num_session_layers) if kept else None
     loaded_from = "cache" if ready else "files"
     if ready is None:
         ready = _from_files(source, kind, place, num_session_layers, weights, progress)
         if kept:
             kept.store(ready)
+    if packs:
+        give_back_freed()
     network = ready.transformer
     return LoadedModel(source, network.config, network, ready.tokenizer, ready.fingerprint, kind, place, loaded_from)
 

@@ -59,13 +59,6 @@ class WeightPacker:
         wanted = [self._wanted(weight) for weight in stored]
         return tuple(self._pack(_cat(list(group))) for _, group in groupby(wanted, _format))
 
-    def finish(self) -> None:
-        """Give what loading has used and freed back to the system: it is a good part of a small model's size."""
-        if self.packs:
-            from pss_engine.ops.cpp import release_free_memory
-
-            release_free_memory()
-
     def _wanted(self, weight: Stored) -> Stored:
         if self._weights == "auto":
             return weight

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -315,6 +316,14 @@ def test_a_model_over_the_limit_is_told_and_not_kept(
     assert load(folder).loaded_from == "files"
     assert "1000 bytes free" in caplog.text
     assert CacheFolder(root).entries() == []
+
+
+def test_what_an_interrupted_writer_left_goes_after_an_hour(folder: Path, root: Path) -> None:
+    for name, age in (("dead", 7200), ("busy", 0)):
+        (root / "models" / f".tmp-{name}").mkdir(parents=True)
+        os.utime(root / "models" / f".tmp-{name}", (time.time() - age,) * 2)
+    load(folder)
+    assert [path.name for path in root.glob("models/.tmp-*")] == [".tmp-busy"]
 
 
 def test_clear_removes_everything(folder: Path, root: Path) -> None:

@@ -123,8 +123,9 @@ class CacheFolder:
                 self.discard(entry.path)
                 kept -= entry.num_bytes
         for path in self.models.glob(f"{TEMPORARY}*"):
-            if time.time() - path.stat().st_mtime > ABANDONED_S:
-                shutil.rmtree(path, ignore_errors=True)
+            with suppress(FileNotFoundError):  # its writer is done
+                if time.time() - path.stat().st_mtime > ABANDONED_S:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def _size(folder: Path) -> int:

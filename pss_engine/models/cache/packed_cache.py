@@ -25,7 +25,7 @@ from pss_engine.models.cache.network import network_of, parts_of
 from pss_engine.models.cache.source_digest import SourceDigests
 from pss_engine.models.cache.tensors import Damaged, read_tensors, write_tensors
 from pss_engine.models.config import ModelConfig
-from pss_engine.models.memory import WeightMemory
+from pss_engine.models.memory import WeightMemory, give_back_freed
 from pss_engine.models.source import ModelSource
 from pss_engine.models.tokenizer import Tokenizer
 from pss_engine.models.transformer import Transformer
@@ -121,6 +121,8 @@ def _read(path: Path, num_session_layers: int) -> ReadyModel:
     try:
         if _file_digests(path / TOKENIZER) != info["tokenizer"]:
             raise Damaged("a file of the tokenizer is another than was written")
+        tokenizer = _tokenizer(path / TOKENIZER)
+        give_back_freed()  # parsing it took twice what it keeps; the weights can have that
         config = {**info["config"], "windows": tuple(info["config"]["windows"])}
         config["eos_token_ids"] = tuple(config["eos_token_ids"])
         found = read_tensors(path / WEIGHTS, info["tensors"], WeightMemory())
@@ -129,7 +131,7 @@ def _read(path: Path, num_session_layers: int) -> ReadyModel:
             parts[name] = PackedWeight(packed["format"], found[name], *packed["shape"])
         cut = min(num_session_layers, config["num_layers"])
         network = network_of(parts, ModelConfig(**config), info["attention_factor"], cut)
-        return ReadyModel(network, _tokenizer(path / TOKENIZER), info["fingerprint"])
+        return ReadyModel(network, tokenizer, info["fingerprint"])
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{INFO}: {error!r}") from error
 

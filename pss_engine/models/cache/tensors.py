@@ -42,8 +42,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
 def read_tensors(path: Path, digests: Mapping[str, str], memory: WeightMemory) -> dict[str, Tensor]:
     """All tensors of a file that :func:`write_tensors` wrote, in ``memory``.
 
-    They are read, not mapped: a mapped file lies on small pages, which a decoding step takes longer to go through, and
-    kills the process where it shrinks.
+    They are read, not mapped: proving them reads all of them anyway, and a mapped file that shrinks kills the process.
 
     Raises:
         Damaged: a size, a name or a digest is another than when it was written.
