@@ -9,24 +9,44 @@ from __future__ import annotations
 
 from pss_engine.ops.attention import dense_attention, paged_attention
 from pss_engine.ops.dispatch import Impl, Op
-from pss_engine.ops.kv_cache import store_kv
+from pss_engine.ops.kv_cache import rope_store_kv, store_kv
 from pss_engine.ops.linear import PackedWeight, linear
-from pss_engine.ops.lora import lora_bgmv
-from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
+from pss_engine.ops.lora import LoraSlice, lora_bgmv, lora_slices
+from pss_engine.ops.sampling import argmax, sample_tokens
+from pss_engine.ops.transformer import add_rms_norm, apply_rope, rms_norm, silu_mul
 
-OPS: tuple[Op, ...] = (linear, lora_bgmv, paged_attention, store_kv, rms_norm, apply_rope, silu_mul)
+OPS: tuple[Op, ...] = (
+    linear,
+    lora_bgmv,
+    lora_slices,
+    paged_attention,
+    store_kv,
+    rope_store_kv,
+    rms_norm,
+    add_rms_norm,
+    apply_rope,
+    silu_mul,
+    argmax,
+    sample_tokens,
+)
 
 __all__ = [
     "OPS",
     "Impl",
+    "LoraSlice",
     "Op",
     "PackedWeight",
+    "add_rms_norm",
     "apply_rope",
+    "argmax",
     "dense_attention",
     "linear",
     "lora_bgmv",
+    "lora_slices",
     "paged_attention",
     "rms_norm",
+    "rope_store_kv",
+    "sample_tokens",
     "silu_mul",
     "store_kv",
 ]

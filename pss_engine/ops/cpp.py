@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops.extension import load_extension
 from pss_engine.ops.linear import PackedWeight
+from pss_engine.ops.lora import LoraSlice
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NO_WINDOW = 2**62
@@ -43,6 +46,11 @@ def lora_bgmv(
         raise ConfigError(str(error)) from None
 
 
+def lora_slices(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
+    for part in slices:
+        lora_bgmv(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
+
+
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     num_rows, in_features = x.shape
     y = x.new_empty(num_rows, weight.out_features)
@@ -76,7 +84,7 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Te
             k.stride(0),
             v.stride(0),
             _DTYPES[k.dtype],
-            _DTYPES[k_cache.dtype],
+            _cache_type("store_kv", k_cache),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -118,7 +126,7 @@ def paged_attention(
             window or _NO_WINDOW,
             scale,
             _DTYPES[q.dtype],
-            _DTYPES[k_cache.dtype],
+            _cache_type("paged_attention", k_cache),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -130,6 +138,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = x.new_empty(num_rows, size)
     _C.rms_norm(y.data_ptr(), x.data_ptr(), weight.data_ptr(), num_rows, size, x.stride(0), eps, _DTYPES[x.dtype])
     return y
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def rope_store_kv(heads: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> Tensor:
+    num_kv_heads = k_cache.size(2)
+    num_heads = heads.size(1) - 2 * num_kv_heads
+    rotated = apply_rope(heads[:, : num_heads + num_kv_heads], cos, sin)
+    store_kv(rotated[:, num_heads:], heads[:, num_heads + num_kv_heads :], k_cache, v_cache, kv_rows)
+    return rotated[:, :num_heads]
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -155,6 +176,13 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     y = gate_up.new_empty(num_rows, width // 2)
     _C.silu_mul(y.data_ptr(), gate_up.data_ptr(), num_rows, width // 2, gate_up.stride(0), _DTYPES[gate_up.dtype])
     return y
+
+
+def _cache_type(op: str, cache: Tensor) -> int:
+    if cache.dtype not in _DTYPES:
+        choices = ", ".join(map(str, _DTYPES))
+        raise ConfigError(f"{op}: the cpp backend has no caches in {cache.dtype}; choices: {choices}")
+    return _DTYPES[cache.dtype]
 
 
 def advise_huge_pages(memory: Tensor) -> None:
