@@ -1,4 +1,4 @@
-// The only file that knows Python: tensors arrive as addresses, sizes and strides. The caller keeps them alive.
+// With cuda_bindings.cpp the only file that knows Python: tensors arrive as addresses, sizes and strides. The caller keeps them alive.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -12,6 +12,7 @@
 #include "cpu/paged_attention.h"
 #include "cpu/peak.h"
 #include "cpu/store_kv.h"
+#include "cuda_bindings.h"
 #ifdef PSS_WITH_CUDA
 #include "cuda/device.h"
 #endif
@@ -127,4 +128,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("rms_norm", &rms_norm, without_gil);
   m.def("silu_mul", &silu_mul, without_gil);
   m.def("apply_rope", &apply_rope, without_gil);
+  add_cuda(m);
 }

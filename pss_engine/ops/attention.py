@@ -199,5 +199,6 @@ paged_attention = Op(
     _paged_attention,
     Impl("cpp", "pss_engine.ops.cpp:paged_attention", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.paged_attention:paged_attention", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:paged_attention", devices=("cuda",)),
     check=_check_paged_attention,
 )

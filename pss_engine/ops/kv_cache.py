@@ -89,6 +89,7 @@ store_kv = Op(
     _store_kv,
     Impl("cpp", "pss_engine.ops.cpp:store_kv", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.store_kv:store_kv", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:store_kv", devices=("cuda",)),
     check=_check_store_kv,
 )
 

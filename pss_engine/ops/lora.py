@@ -120,6 +120,7 @@ lora_bgmv = Op(
     _reference,
     Impl("cpp", "pss_engine.ops.cpp:lora_bgmv", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.lora_bgmv:lora_bgmv", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:lora_bgmv", devices=("cuda",)),
     check=_check_lora_bgmv,
 )
 
@@ -167,5 +168,6 @@ lora_slices = Op(
     _slices_reference,
     Impl("cpp", "pss_engine.ops.cpp:lora_slices", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.lora_bgmv:lora_slices", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:lora_slices", devices=("cuda",)),
     check=_check_lora_slices,
 )

@@ -25,6 +25,10 @@ std::vector<Test>& tests();
 void fail(const std::string& message);
 void count_comparison();
 
+// Runs every test and prints how many; then verdict() is the exit code.
+void run_tests(const std::string& label);
+int verdict();
+
 struct Registration {
   Registration(const char* name, void (*run)()) { tests().push_back({name, run}); }
 };
