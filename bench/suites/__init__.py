@@ -14,6 +14,7 @@ SUITES = {
     "writer": "writing one state: our writer against a plain PEFT loop",
     "linear": "dense layers over packed weights against F.linear, beside what the machine can read and multiply",
     "engine": "many states in one batch against PEFT, states that come and go, drafts, prefixes, idle cost",
+    "gpu": "a GPU with the shape of Qwen2.5-7B: kernels, decoding with states, loads, clues (needs a CUDA device)",
     "lifecycle": "the bundled demo from history to answer: retrieval quality, latency, KV bytes",
     "dialogues": "states of long real dialogues: what their clues find (needs the evaluation data)",
 }
