@@ -200,5 +200,6 @@ paged_attention = Op(
     Impl("cpp", "pss_engine.ops.cpp:paged_attention", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.paged_attention:paged_attention", devices=("cuda",)),
     Impl("cuda", "pss_engine.ops.cuda:paged_attention", devices=("cuda",)),
+    Impl("flash_attn", "pss_engine.ops.flash:paged_attention", devices=("cuda",)),
     check=_check_paged_attention,
 )

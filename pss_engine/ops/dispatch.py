@@ -25,7 +25,7 @@ class Impl:
     """A backend of an op.
 
     Attributes:
-        backend: ``cpp``, ``triton`` or ``cuda``.
+        backend: ``cpp``, ``triton``, ``cuda``, or the library that it is.
         target: ``"module:function"`` with the signature of the reference, imported at the first use.
         devices: device types it takes, as in ``torch.device.type``.
     """

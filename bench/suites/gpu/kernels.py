@@ -13,34 +13,16 @@ from bench.suites.gpu.model import Shape
 from bench.timing import paired_seconds, quantiles
 from pss_engine.models import LoadedModel
 from pss_engine.ops import LoraSlice, add_rms_norm, argmax, lora_slices, paged_attention, silu_mul
+from pss_engine.ops.device import copy_gbps
 from pss_engine.ops.dispatch import REFERENCE, Op
 
 RANK = 32
-COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 22}
 CALLS = 20
 TOLERANCE = 3e-2
 
 
 def synchronize_of(device: torch.device) -> Callable[[], object]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
-
-
-def copy_gbps(device: torch.device) -> float:
-    """Bytes read and written by a copy on the device, in GB/s."""
-    source = torch.ones(COPY_BYTES[device.type], dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copied = {"copy": lambda: target.copy_(source)}
-    seconds = paired_seconds(copied, 7, warmup=2, synchronize=synchronize_of(device))["copy"]
-    return 2 * source.numel() / quantiles(seconds)[1] / 1e9
-
-
-def pinned_gbps(device: torch.device, num_bytes: int) -> float:
-    """Bytes that a copy from page-locked host memory brings to the device, in GB/s."""
-    source = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    target = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-    copied = {"copy": lambda: target.copy_(source, non_blocking=True)}
-    seconds = paired_seconds(copied, 7, warmup=2, synchronize=synchronize_of(device))["copy"]
-    return num_bytes / quantiles(seconds)[1] / 1e9
 
 
 @dataclass(frozen=True)

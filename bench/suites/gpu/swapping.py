@@ -12,10 +12,10 @@ from bench.rows import Measurement
 from bench.serving import percentile
 from bench.suites.engine.work import RANK, clue_prompt, engine_of, random_states, requests, tokens_of
 from bench.suites.finding import backend
-from bench.suites.gpu.kernels import pinned_gbps
 from bench.suites.gpu.model import Shape
 from pss_engine.engine import Engine
 from pss_engine.models import LoadedModel
+from pss_engine.ops.device import pinned_gbps
 from pss_engine.state import StateStore
 
 NUM_SLOTS = 2
