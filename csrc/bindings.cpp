@@ -1,4 +1,4 @@
-// The only file that knows Python: tensors arrive as addresses, sizes and strides. The caller keeps them alive.
+// With cuda_bindings.cpp the only file that knows Python: tensors arrive as addresses, sizes and strides. The caller keeps them alive.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -17,6 +17,7 @@
 #include "cpu/retrieve_topk.h"
 #include "cpu/products.h"
 #include "cpu/store_kv.h"
+#include "cuda_bindings.h"
 #ifdef PSS_WITH_CUDA
 #include "cuda/device.h"
 #endif
@@ -236,4 +237,5 @@ PYBIND11_MODULE(_C, m) {
                             layers);
       }))
       .def("run", &run_decoder, without_gil);
+  add_cuda(m);
 }

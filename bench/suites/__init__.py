@@ -18,6 +18,7 @@ SUITES = {
     "kv": "KV bytes of flat, RAG and decomposed calls, of the cut, of block sizes; cost of the ledger (needs the data)",
     "retrieval": "dense, BM25 and fused top-k against others, index size and build, from clue to answer prompt",
     "relevance": "what is found on Cranfield and on real follow-up conversations (needs the evaluation data)",
+    "gpu": "a GPU with the shape of Qwen2.5-7B: kernels, decoding with states, loads, clues (needs a CUDA device)",
     "lifecycle": "the bundled demo from history to answer: retrieval quality, latency, KV bytes",
     "dialogues": "states of long real dialogues: what their clues find (needs the evaluation data)",
 }

@@ -3,7 +3,11 @@
 // instructions, and an inline function of a shared header compiled there could be the copy that the linker keeps.
 #include "cpu/dtype.h"
 #include "cpu/isa.h"
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(PSS_SIMDE)
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#include <simde/x86/avx512.h>
+#include <simde/x86/f16c.h>
+#elif defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -42,7 +46,15 @@ namespace {
 }  // namespace avx2
 PSS_TARGET_END
 
-PSS_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+// PSS_SIMDE: its instructions in terms of AVX2, so that tests run them on a processor without AVX-512.
+#ifdef PSS_SIMDE
+#define PSS_AVX512_FEATURES "avx2,fma,f16c"
+#define PSS_VNNI_FEATURES PSS_AVX512_FEATURES
+#else
+#define PSS_AVX512_FEATURES "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"
+#define PSS_VNNI_FEATURES "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
+#endif
+PSS_TARGET_BEGIN(PSS_AVX512_FEATURES)
 namespace avx512 {
 namespace {
 #include "cpu/vec/avx512.h"
@@ -53,7 +65,7 @@ PSS_TARGET_END
 
 #undef PSS_DOT
 #define PSS_DOT 1
-PSS_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
+PSS_TARGET_BEGIN(PSS_VNNI_FEATURES)
 namespace avx512_vnni {
 namespace {
 #include "cpu/vec/avx512.h"

@@ -20,11 +20,16 @@ std::vector<Isa> detect() {
   // F16C came with AVX2 on every processor that has both AVX2 and FMA.
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     levels.push_back(Isa::avx2);
+#ifdef PSS_SIMDE
+    levels.push_back(Isa::avx512);
+    levels.push_back(Isa::avx512_vnni);
+#else
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
       levels.push_back(Isa::avx512);
       if (__builtin_cpu_supports("avx512vnni")) levels.push_back(Isa::avx512_vnni);
     }
+#endif
   }
 #elif defined(__aarch64__)
   levels.push_back(Isa::neon);  // part of the baseline

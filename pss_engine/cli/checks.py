@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pss_engine import __version__
+from pss_engine.cli.gpu_checks import gpu_facts, gpu_line, unused_gpu
 from pss_engine.errors import PSSError
 
 NEEDED = ("torch", "transformers", "numpy", "safetensors", "gguf", "huggingface_hub", "rich", "cyclopts")
-OPTIONAL = ("triton", "peft")
+OPTIONAL = ("triton", "flash-attn", "peft")
 
 
 @dataclass(frozen=True)
@@ -101,19 +102,17 @@ def _device(place: str) -> Check:
     import torch
 
     if place != "cuda":
-        cores = os.cpu_count()
-        return Check("device", "ok", f"cpu, {cores} processors", {"device": "cpu", "cores": cores})
+        cores, unused = os.cpu_count(), unused_gpu()
+        return Check(
+            "device",
+            "note" if unused else "ok",
+            f"cpu, {cores} processors" + (f"; {unused}" if unused else ""),
+            {"device": "cpu", "cores": cores, "unused_gpu": unused},
+        )
     if not torch.cuda.is_available():
         return Check("device", "fail", "cuda was asked for, but torch sees no CUDA device")
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    major, minor = torch.cuda.get_device_capability()
-    detail = f"cuda, {', '.join(names)}, sm_{major}{minor}, CUDA {torch.version.cuda}"
-    return Check(
-        "device",
-        "ok",
-        detail,
-        {"device": "cuda", "names": names, "arch": f"sm_{major}{minor}", "cuda": torch.version.cuda},
-    )
+    facts = gpu_facts()
+    return Check("device", "ok", gpu_line(facts), facts)
 
 
 def _extension() -> Check:
@@ -126,7 +125,8 @@ def _extension() -> Check:
         return Check("extension", "note", str(error), info)
     data = {**info, "isa": extension.isa(), "supported_isas": list(extension.supported_isas())}
     openmp = "OpenMP" if extension.with_openmp() else "one thread (no OpenMP)"
-    cuda = f"CUDA part for sm {','.join(info.get('cuda_archs', []))}" if extension.with_cuda() else _no_cuda(info)
+    cuda = f"CUDA {info.get('nvcc')} part for sm {','.join(info.get('cuda_archs', []))}"
+    cuda = cuda if extension.with_cuda() else _no_cuda(info)
     return Check("extension", "ok", f"{data['isa']}, {openmp}, {cuda}", data)
 
 

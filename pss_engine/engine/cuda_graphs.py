@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pss_engine.ops import lora_bgmv, paged_attention, store_kv
+from pss_engine.ops import lora_slices, paged_attention, store_kv
+from pss_engine.ops.dispatch import REFERENCE
 
 WARM_UPS = 2  # runs before a capture: kernels are compiled and libraries take their workspaces
 KERNELS = "pss_engine.kernels."
@@ -57,9 +58,10 @@ def why_no_graphs(device: torch.device, wanted: bool) -> str:
         return "cuda_graphs is False"
     if device.type != "cuda":
         return f"made for cuda; the model is on {device.type}"
-    for op in (lora_bgmv, paged_attention, store_kv):  # their references read sizes back to the host
-        if reason := op.why("cuda")["triton"]:
-            return f"{op.name}: the triton backend cannot run: {reason}"
+    for op in (lora_slices, paged_attention, store_kv):  # their references read sizes back to the host
+        if op.backends("cuda")[:1] == [REFERENCE]:
+            reasons = "; ".join(f"{backend}: {op.why('cuda')[backend]}" for backend in ("triton", "cuda"))
+            return f"{op.name}: only the reference runs: {reasons}"
     return ""
 
 

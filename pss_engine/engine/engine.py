@@ -17,7 +17,7 @@ from pss_engine.engine.drafting import Drafter
 from pss_engine.engine.fused_transformer import FusedTransformer, why_not_fused
 from pss_engine.engine.graph_runner import GraphRunner
 from pss_engine.engine.model_runner import ModelRunner
-from pss_engine.engine.parts import decode_graphs, kv_geometry, state_slots, with_activations
+from pss_engine.engine.parts import check_memory, decode_graphs, kv_geometry, state_slots, with_activations
 from pss_engine.engine.registry import IDLE_WAIT_S, StateRegistry
 from pss_engine.engine.request import Request, RequestOutput
 from pss_engine.engine.sampler import TokenSampler, verify
@@ -56,6 +56,7 @@ class Engine:
         num_usable = num_blocks - 1 if graphs else num_blocks
         self.memory = KVMemory(geometry, num_usable, self.config.prefix_caching)
         self.slots = state_slots(model, self.config)
+        check_memory(model.device, self.config.kv_cache_bytes)
         self.states = StateRegistry(model, self.slots, self.config.max_rank)
         self._admission = Admission(model, self.config, self.memory)
         self._audit = Audit(self.memory, self.counters, self.config.audit_steps, self.config.audit_folder)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from pss_engine.config import EngineConfig
 from pss_engine.engine.cuda_graphs import CudaGraphs, Graphs, why_no_graphs
-from pss_engine.errors import ConfigError
+from pss_engine.errors import CapacityError, ConfigError
 from pss_engine.kv import SESSION, SHARED, KVGeometry
 from pss_engine.models import LoadedModel
 from pss_engine.models.loader import DTYPES
+from pss_engine.ops.device import memory_of
 from pss_engine.state import StateSlots
 
 
@@ -24,6 +27,16 @@ def kv_geometry(model: LoadedModel, config: EngineConfig) -> KVGeometry:
         hidden_size=model.config.hidden_size,
         dtype=str(model.dtype).removeprefix("torch."),
     )
+
+
+def check_memory(device: torch.device, kv_cache_bytes: int) -> None:
+    """Raise CapacityError where a GPU has less memory to give than the KV cache is to take; the host may overcommit."""
+    if device.type != "cuda":
+        return
+    memory = memory_of(device)
+    if kv_cache_bytes > memory.free:
+        owner = f"kv_cache_bytes in the memory of {device}" + (", which is the host's" if memory.integrated else "")
+        raise CapacityError(owner, kv_cache_bytes, memory.free, "bytes")
 
 
 def decode_graphs(model: LoadedModel, config: EngineConfig) -> tuple[Graphs | None, str]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pss_engine.engine.request import SamplingParams
+from pss_engine.ops.sampling import argmax
 
 
 class TokenSampler:
@@ -42,7 +43,7 @@ def verify(logits: Tensor, draft: Sequence[int], sampler: TokenSampler) -> list[
     """
     if not sampler.greedy:
         return [sampler.sample(logits[0])]
-    chosen: list[int] = logits.argmax(dim=-1).tolist()
+    chosen: list[int] = argmax(logits).tolist()
     accepted = 0
     while accepted < len(draft) and draft[accepted] == chosen[accepted]:
         accepted += 1

@@ -10,26 +10,32 @@ from __future__ import annotations
 from pss_engine.ops.attention import dense_attention, paged_attention
 from pss_engine.ops.dispatch import Impl, Op
 from pss_engine.ops.gather_tokens import gather_tokens
-from pss_engine.ops.kv_cache import store_kv
+from pss_engine.ops.kv_cache import rope_store_kv, store_kv
 from pss_engine.ops.linear import gather_rows, linear
-from pss_engine.ops.lora import lora_bgmv
+from pss_engine.ops.lora import LoraSlice, lora_bgmv, lora_slices
 from pss_engine.ops.packed_weight import PackedWeight
 from pss_engine.ops.products import Product, Products, products
 from pss_engine.ops.quantized import QuantizedWeight, quantize_int8
 from pss_engine.ops.retrieve_topk import retrieve_topk
+from pss_engine.ops.sampling import argmax, sample_tokens
 from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch, rrf_shares
-from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
+from pss_engine.ops.transformer import add_rms_norm, apply_rope, rms_norm, silu_mul
 
 OPS: tuple[Op, ...] = (
     linear,
     gather_rows,
     products,
     lora_bgmv,
+    lora_slices,
     paged_attention,
     store_kv,
+    rope_store_kv,
     rms_norm,
+    add_rms_norm,
     apply_rope,
     silu_mul,
+    argmax,
+    sample_tokens,
     retrieve_topk,
 )
 
@@ -37,6 +43,7 @@ __all__ = [
     "OPS",
     "DenseSearch",
     "Impl",
+    "LoraSlice",
     "Op",
     "PackedWeight",
     "Product",
@@ -44,18 +51,23 @@ __all__ = [
     "QuantizedWeight",
     "Retrieved",
     "SparseSearch",
+    "add_rms_norm",
     "apply_rope",
+    "argmax",
     "dense_attention",
     "gather_rows",
     "gather_tokens",
     "linear",
     "lora_bgmv",
+    "lora_slices",
     "paged_attention",
     "products",
     "quantize_int8",
     "retrieve_topk",
     "rms_norm",
+    "rope_store_kv",
     "rrf_shares",
+    "sample_tokens",
     "silu_mul",
     "store_kv",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops.contract import FLOATS, misfit, needs_gradient, rows_contiguous
+from pss_engine.ops.contract import CACHES, FLOATS, misfit, needs_gradient, rows_contiguous
 from pss_engine.ops.dispatch import Impl, Op
 
 
@@ -36,7 +36,7 @@ def _paged_attention(
 
     Args:
         q: [T, N, D] float32, bfloat16 or float16, packed over the B rows; the heads of a token contiguous.
-        k_cache, v_cache: [num_blocks, P, K, D] contiguous, N a multiple of K.
+        k_cache, v_cache: [num_blocks, P, K, D] contiguous, N a multiple of K; float8_e4m3fn too, but for ``cpp``.
         block_tables: [B, M] int32, the blocks of each row in order; what lies past its context is not read.
         query_starts: [B + 1] int32, row b has the tokens query_starts[b] to query_starts[b + 1] - 1 of q.
         context_lens: [B] int32, in tokens.
@@ -63,10 +63,16 @@ def _paged_attention(
         first_block = max(0, context_len - query_len - window + 1) // block_size if window else 0
         table = block_tables[b, first_block : -(-context_len // block_size)].long()
         visible = context_len - first_block * block_size
-        k = k_cache[table].flatten(0, 1)[:visible].to(q.dtype)
-        v = v_cache[table].flatten(0, 1)[:visible].to(q.dtype)
+        k = _blocks(k_cache, table).flatten(0, 1)[:visible].to(q.dtype)
+        v = _blocks(v_cache, table).flatten(0, 1)[:visible].to(q.dtype)
         out[rows] = _attend(q[rows], k, v, scale, window)
     return out
+
+
+def _blocks(cache: Tensor, table: Tensor) -> Tensor:
+    if cache.dtype == torch.float8_e4m3fn:  # torch cannot index it; its bytes can be
+        return cache.view(torch.uint8)[table].view(cache.dtype)
+    return cache[table]
 
 
 def _check_rows(
@@ -156,11 +162,11 @@ def _check_paged_attention(
         raise misfit("paged_attention", "shapes", _each(lambda t: list(t.shape), tensors), expected)
     if (
         q.dtype not in FLOATS
-        or k_cache.dtype not in FLOATS
+        or k_cache.dtype not in CACHES
         or v_cache.dtype != k_cache.dtype
         or not (block_tables.dtype == query_starts.dtype == context_lens.dtype == torch.int32)
     ):
-        expected = "float32, bfloat16 or float16; the caches alike in one of them; int32; int32; int32"
+        expected = "float32, bfloat16 or float16; the caches alike in one of them or float8_e4m3fn; int32; int32; int32"
         raise misfit("paged_attention", "dtypes", _each(lambda t: t.dtype, tensors), expected)
     if not (
         rows_contiguous(q)
@@ -193,5 +199,7 @@ paged_attention = Op(
     _paged_attention,
     Impl("cpp", "pss_engine.ops.cpp:paged_attention", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.paged_attention:paged_attention", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:paged_attention", devices=("cuda",)),
+    Impl("flash_attn", "pss_engine.ops.flash:paged_attention", devices=("cuda",)),
     check=_check_paged_attention,
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 from pss_engine.errors import ConfigError
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+CACHES = (*FLOATS, torch.float8_e4m3fn)
 
 
 def rows_contiguous(t: Tensor) -> bool:

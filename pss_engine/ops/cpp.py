@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops.extension import load_extension
+from pss_engine.ops.lora import LoraSlice
 from pss_engine.ops.packed_weight import FORMATS, PackedWeight
 from pss_engine.ops.products import Product
 from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch
@@ -45,6 +46,11 @@ def lora_bgmv(
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def lora_slices(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
+    for part in slices:
+        lora_bgmv(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
 
 
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, int8_rows: bool = False) -> Tensor:
@@ -119,7 +125,7 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Te
             k.stride(0),
             v.stride(0),
             _DTYPES[k.dtype],
-            _DTYPES[k_cache.dtype],
+            _cache_type("store_kv", k_cache),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -161,7 +167,7 @@ def paged_attention(
             window or _NO_WINDOW,
             scale,
             _DTYPES[q.dtype],
-            _DTYPES[k_cache.dtype],
+            _cache_type("paged_attention", k_cache),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -173,6 +179,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = x.new_empty(num_rows, size)
     _C.rms_norm(y.data_ptr(), x.data_ptr(), weight.data_ptr(), num_rows, size, x.stride(0), eps, _DTYPES[x.dtype])
     return y
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def rope_store_kv(heads: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> Tensor:
+    num_kv_heads = k_cache.size(2)
+    num_heads = heads.size(1) - 2 * num_kv_heads
+    rotated = apply_rope(heads[:, : num_heads + num_kv_heads], cos, sin)
+    store_kv(rotated[:, num_heads:], heads[:, num_heads + num_kv_heads :], k_cache, v_cache, kv_rows)
+    return rotated[:, :num_heads]
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -252,6 +271,13 @@ def _sparse_arguments(sparse: SparseSearch | None) -> tuple[int, ...]:
     tensors = (sparse.terms, sparse.starts, sparse.indptr, sparse.passages, sparse.weights)
     sizes = (sparse.num_queries, len(sparse.indptr) - 1, len(sparse.terms), len(sparse.passages))
     return (*(tensor.data_ptr() for tensor in tensors), *sizes)
+
+
+def _cache_type(op: str, cache: Tensor) -> int:
+    if cache.dtype not in _DTYPES:
+        choices = ", ".join(map(str, _DTYPES))
+        raise ConfigError(f"{op}: the cpp backend has no caches in {cache.dtype}; choices: {choices}")
+    return _DTYPES[cache.dtype]
 
 
 def advise_huge_pages(memory: Tensor) -> None:

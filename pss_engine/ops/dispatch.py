@@ -25,7 +25,7 @@ class Impl:
     """A backend of an op.
 
     Attributes:
-        backend: ``cpp``, ``triton`` or ``cuda``.
+        backend: ``cpp``, ``triton``, ``cuda``, or the library that it is.
         target: ``"module:function"`` with the signature of the reference, imported at the first use.
         devices: device types it takes, as in ``torch.device.type``.
     """
@@ -49,12 +49,13 @@ class Op:
 
     Attributes:
         calls: calls so far, by backend.
+        check: as above.
     """
 
     def __init__(self, name: str, reference: Callable[..., Any], *impls: Impl, check: Callable[..., None]) -> None:
         self.name, self.__doc__ = name, reference.__doc__
         self.calls: Counter[str] = Counter()
-        self._check = check
+        self.check = check
         self._impls = {impl.backend: impl for impl in impls}
         self._loaded: dict[str, Callable[..., Any]] = {REFERENCE: reference}
         self._failed: dict[str, str] = {}
@@ -72,7 +73,7 @@ class Op:
             backend = self._chosen.get(device) or self._choose(device)
         elif reason := self._reason(backend, device, named=True):
             raise BackendUnavailable(f"{self.name}: backend {backend!r} cannot run on {device}: {reason}")
-        self._check(*args)
+        self.check(*args)
         self.calls[backend] += 1
         return self._loaded[backend](*args)
 

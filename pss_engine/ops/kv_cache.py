@@ -1,4 +1,4 @@
-"""Writing new keys and values into the paged KV cache."""
+"""Writing new keys and values into the paged KV cache, as they are or turned by their positions first."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops.contract import FLOATS, misfit, needs_gradient, rows_contiguous
+from pss_engine.ops.contract import CACHES, FLOATS, misfit, needs_gradient, rows_contiguous
 from pss_engine.ops.dispatch import Impl, Op
+from pss_engine.ops.transformer import apply_rope
+
+FLOAT8_MAX = torch.finfo(torch.float8_e4m3fn).max
 
 
 def _store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:
@@ -17,7 +20,8 @@ def _store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: T
 
     Args:
         k, v: [T, K, D]; the heads of a token contiguous, any stride between tokens.
-        k_cache, v_cache: [num_blocks, P, K, D] contiguous.
+        k_cache, v_cache: [num_blocks, P, K, D] contiguous; in float8_e4m3fn what is beyond 448 becomes 448. ``cpp``
+            has no float8.
         kv_rows: [T] int64 = block * P + offset in the block; no row twice, but for equal keys and values. On CUDA it
             is not read back: on ``triton`` a token whose row is out of range is left out.
 
@@ -28,8 +32,11 @@ def _store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: T
     if k.device.type == "cpu" and (outside := ((kv_rows < 0) | (kv_rows >= num_rows)).nonzero()).numel():
         index = int(outside[0])
         raise ConfigError(f"store_kv: kv_rows[{index}] = {int(kv_rows[index])}, must be 0 to {num_rows - 1}")
-    k_cache.view(-1, *k_cache.shape[2:])[kv_rows] = k.to(k_cache.dtype)
-    v_cache.view(-1, *v_cache.shape[2:])[kv_rows] = v.to(v_cache.dtype)
+    for new, cache in ((k, k_cache), (v, v_cache)):
+        if cache.dtype == torch.float8_e4m3fn:  # torch cannot index it; its bytes can be
+            new = new.float().clamp(-FLOAT8_MAX, FLOAT8_MAX).to(cache.dtype).view(torch.uint8)
+            cache = cache.view(torch.uint8)
+        cache.view(-1, *cache.shape[2:])[kv_rows] = new.to(cache.dtype)
 
 
 def _check_store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:
@@ -47,12 +54,14 @@ def _check_store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_r
         raise misfit("store_kv", "shapes", _each(lambda t: list(t.shape), k, v, k_cache, v_cache, kv_rows), expected)
     if (
         k.dtype not in FLOATS
-        or k_cache.dtype not in FLOATS
+        or k_cache.dtype not in CACHES
         or v.dtype != k.dtype
         or v_cache.dtype != k_cache.dtype
         or kv_rows.dtype != torch.int64
     ):
-        expected = "k and v, and the caches, alike in float32, bfloat16 or float16; int64"
+        expected = (
+            "k and v, and the caches, alike in float32, bfloat16 or float16, the caches in float8_e4m3fn too; int64"
+        )
         raise misfit("store_kv", "dtypes", _each(lambda t: t.dtype, k, v, k_cache, v_cache, kv_rows), expected)
     if not (
         rows_contiguous(k)
@@ -80,5 +89,50 @@ store_kv = Op(
     _store_kv,
     Impl("cpp", "pss_engine.ops.cpp:store_kv", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.store_kv:store_kv", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:store_kv", devices=("cuda",)),
     check=_check_store_kv,
+)
+
+
+def _rope_store_kv(
+    heads: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor
+) -> Tensor:
+    """``apply_rope`` to the queries and keys of a fused projection, ``store_kv`` of the keys and values.
+
+    Args:
+        heads: [T, N + 2 K, D]: query, key and value heads of each token, contiguous; any stride between tokens.
+        cos, sin: [T, at most D / 2] float32, as in ``apply_rope``.
+        k_cache, v_cache, kv_rows: as in ``store_kv``.
+
+    Returns:
+        The turned queries [T, N, D] in the dtype of heads; the heads of a token contiguous.
+
+    Raises:
+        ConfigError: what ``apply_rope`` and ``store_kv`` raise.
+    """
+    num_kv_heads = k_cache.shape[2]
+    num_heads = heads.shape[1] - 2 * num_kv_heads
+    qk, v = heads.split([num_heads + num_kv_heads, num_kv_heads], dim=1)
+    q, k = apply_rope(qk, cos, sin, backend="torch").split([num_heads, num_kv_heads], dim=1)
+    _store_kv(k, v, k_cache, v_cache, kv_rows)
+    return q
+
+
+def _check_rope_store_kv(
+    heads: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor
+) -> None:
+    if k_cache.dim() != 4 or heads.dim() != 3 or heads.shape[1] <= 2 * k_cache.shape[2]:
+        shapes = {"heads": list(heads.shape), "k_cache": list(k_cache.shape)}
+        raise misfit("rope_store_kv", "shapes", shapes, "[T, N + 2 K, D], [blocks, P, K, D]")
+    num_kv_heads = k_cache.shape[2]
+    apply_rope.check(heads, cos, sin)
+    _check_store_kv(heads[:, -2 * num_kv_heads : -num_kv_heads], heads[:, -num_kv_heads:], k_cache, v_cache, kv_rows)
+
+
+rope_store_kv = Op(
+    "rope_store_kv",
+    _rope_store_kv,
+    Impl("cpp", "pss_engine.ops.cpp:rope_store_kv", devices=("cpu",)),
+    Impl("triton", "pss_engine.kernels.apply_rope:rope_store_kv", devices=("cuda",)),
+    check=_check_rope_store_kv,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,5 +120,54 @@ lora_bgmv = Op(
     _reference,
     Impl("cpp", "pss_engine.ops.cpp:lora_bgmv", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.lora_bgmv:lora_bgmv", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:lora_bgmv", devices=("cuda",)),
     check=_check_lora_bgmv,
+)
+
+
+class LoraSlice(NamedTuple):
+    """The factors of one module inside a fused projection; as in ``lora_bgmv``, with the module's first column."""
+
+    lora_a: Tensor
+    lora_b: Tensor
+    scaling: Tensor
+    ranks: Tensor
+    offset: int
+
+    def of(self, y: Tensor) -> Tensor:
+        """The module's columns of y [T, all columns]."""
+        return y[:, self.offset : self.offset + self.lora_b.size(1)]
+
+
+def _slices_reference(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
+    """``lora_bgmv`` for every module of a fused projection (q-k-v, gate-up): one x, columns of one y, in place.
+
+    On ``triton`` two launches serve three slices; a row's bits are those of one call for each.
+
+    Args:
+        y: [T, all columns], x: [T, H_in], slot_ids: [T] int32, as in ``lora_bgmv``.
+        slices: with columns that do not overlap and factors of one dtype.
+
+    Raises:
+        ConfigError: a slice outside the contract of ``lora_bgmv``, or beyond the columns of y.
+    """
+    for part in slices:
+        _reference(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
+
+
+def _check_lora_slices(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
+    for part in slices:
+        if part.lora_a.dtype != slices[0].lora_a.dtype:
+            dtypes = {f"slice {i}": s.lora_a.dtype for i, s in enumerate(slices)}
+            raise misfit("lora_slices", "dtypes of factors", dtypes, "one dtype for all")
+        _check_lora_bgmv(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
+
+
+lora_slices = Op(
+    "lora_slices",
+    _slices_reference,
+    Impl("cpp", "pss_engine.ops.cpp:lora_slices", devices=("cpu",)),
+    Impl("triton", "pss_engine.kernels.lora_bgmv:lora_slices", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:lora_slices", devices=("cuda",)),
+    check=_check_lora_slices,
 )

@@ -1,7 +1,7 @@
-"""The small ops of a decoder layer. Each is a formula in torch, differentiable, and a kernel for serving on the CPU.
+"""The small ops of a decoder layer. Each is a formula in torch, differentiable, and kernels for serving.
 
-Dimension letters are listed in ``ops/__init__``. On ``cpp`` a row's bits depend on that row alone; torch's vectorised
-loops end in scalar ones, so there a value may depend on how many rows stand beside it.
+Dimension letters are listed in ``ops/__init__``. On ``cpp`` and ``triton`` a row's bits depend on that row alone;
+torch's vectorised loops end in scalar ones, so there a value may depend on how many rows stand beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ class DifferentiableOp(Op):
     """An op whose reference is differentiable: that is what runs where a gradient flows through the first argument."""
 
     def __init__(self, name: str, reference: Callable[..., Any], check: Callable[..., None]) -> None:
-        super().__init__(name, reference, Impl("cpp", f"pss_engine.ops.cpp:{name}", devices=("cpu",)), check=check)
+        impls = (
+            Impl("cpp", f"pss_engine.ops.cpp:{name}", devices=("cpu",)),
+            Impl("triton", f"pss_engine.kernels.{name.removeprefix('add_')}:{name}", devices=("cuda",)),
+        )
+        super().__init__(name, reference, *impls, check=check)
 
     def __call__(self, *args: Any, backend: str | None = None) -> Any:
         if backend is None and needs_gradient(args[0]):
@@ -36,6 +40,15 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """
     wide = x.float()
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """``(rms_norm(s), s)`` with ``s = x + residual`` rounded to their dtype; the norm is that of the rounded sum.
+
+    x, residual [T, H], any row strides; weight [H], alike in dtype. Returns two [T, H].
+    """
+    total = x + residual
+    return _rms_norm(total, weight, eps), total
 
 
 def _apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -70,6 +83,17 @@ def _check_rms_norm(x: Tensor, weight: Tensor, eps: float) -> None:
         raise misfit("rms_norm", "tensors", _seen(x=x, weight=weight), "rows [T, H] and [H], alike in dtype and device")
 
 
+def _check_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
+    _check_rms_norm(x, weight, eps)
+    if not (
+        residual.shape == x.shape
+        and residual.dtype == x.dtype
+        and residual.device == x.device
+        and rows_contiguous(residual)
+    ):
+        raise misfit("add_rms_norm", "tensors", _seen(x=x, residual=residual), "rows [T, H] twice, alike")
+
+
 def _check_apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     if not (
         x.dim() == 3
@@ -96,5 +120,6 @@ def _seen(**tensors: Tensor) -> dict[str, object]:
 
 
 rms_norm = DifferentiableOp("rms_norm", _rms_norm, _check_rms_norm)
+add_rms_norm = DifferentiableOp("add_rms_norm", _add_rms_norm, _check_add_rms_norm)
 apply_rope = DifferentiableOp("apply_rope", _apply_rope, _check_apply_rope)
 silu_mul = DifferentiableOp("silu_mul", _silu_mul, _check_silu_mul)

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 import torch
 
+from pss_engine.ops.device import is_integrated
+
 
 def shares_host_memory(device: torch.device) -> bool:
     """Whether the device computes on host memory: the CPU, and GPUs that their driver calls integrated."""
     if device.type == "cpu":
         return True
-    return device.type == "cuda" and bool(torch.cuda.get_device_properties(device).is_integrated)
+    return is_integrated(device)
 
 
 class RowOrder:

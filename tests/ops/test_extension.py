@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from pss_engine.errors import BackendUnavailable
 from pss_engine.ops import extension, lora_bgmv
 
+ROOT = Path(__file__).parent.parent.parent
 built = pytest.mark.skipif("cpp" not in lora_bgmv.backends("cpu"), reason=lora_bgmv.why("cpu")["cpp"])
 
 
@@ -72,3 +76,16 @@ def test_its_absence_is_explained(record: dict[str, object], reason: str, monkey
     monkeypatch.setattr(extension, "build_info", lambda: record)
     with pytest.raises(BackendUnavailable, match=reason):
         extension.load_extension()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the CUDA part can run here")
+def test_a_cuda_part_that_cannot_run_is_a_reason_not_a_crash() -> None:
+    with pytest.raises(BackendUnavailable, match=r"pss_engine\._C is missing|has no CUDA part|cannot run: CUDA driver"):
+        importlib.import_module("pss_engine.ops.cuda")
+
+
+def test_neither_triton_nor_the_cuda_part_is_imported_before_it_is_used() -> None:
+    modules = "{'triton', 'flash_attn', 'pss_engine.ops.cuda', 'pss_engine.ops.flash'}"
+    code = f"import sys, pss_engine.ops, pss_engine.engine, pss_engine.session; print({modules} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "set()\n", done.stderr

@@ -1,28 +1,16 @@
-"""The Triton kernels of lora_bgmv: numbers under the interpreter, code for each GPU generation from the compiler."""
+"""The Triton kernels of lora_bgmv: numbers under the interpreter."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from pss_engine.ops import lora_bgmv
-from tests import interpreter
+from pss_engine.ops import LoraSlice, lora_bgmv, lora_slices
 from tests.ops.lora_cases import DTYPES, POPULARITIES, Case, assert_right, make_case
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
-
-
-@pytest.fixture
-def interpreted() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled for the CUDA device here, not interpreted")
-    interpreter.install()
 
 
 def run(case: Case) -> torch.Tensor:
@@ -84,35 +72,30 @@ def test_a_row_does_not_depend_on_the_other_rows() -> None:
         assert torch.equal(alone, together[row])
 
 
-COMPILE = """
-import sys, triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from pss_engine.kernels.lora_bgmv import expand_kernel, shrink_kernel
-
-integers = dict.fromkeys(["x_stride", "y_stride", "a_stride", "b_stride"], "i64")
-integers |= dict.fromkeys(["in_features", "out_features", "max_rank", "num_slots"], "i32")
-for dtype in ("bf16", "fp16", "fp32"):
-    pointers = dict.fromkeys(["x", "y", "lora_a", "lora_b"], "*" + dtype)
-    pointers |= {"scaling": "*fp32", "low": "*fp32", "ranks": "*i32", "slot_ids": "*i32"}
-    for kernel in (shrink_kernel, expand_kernel):
-        constants = {"RANKS": 4, "STEP": 1024} if kernel is shrink_kernel else {"COLUMNS": 64, "RANK": 64}
-        signature = {name: (pointers | integers).get(name, "constexpr") for name in kernel.arg_names}
-        aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
-        places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-        source = ASTSource(fn=kernel, signature=signature, constexprs=places, attrs=aligned)
-        for capability in (80, 87, 90, 110, 120):
-            binary = triton.compile(source, target=GPUTarget("cuda", capability, 32))
-            print(kernel.__name__, dtype, capability, len(binary.asm["cubin"]) > 0)
-"""
+@pytest.mark.usefixtures("interpreted")
+def test_a_prefill_of_long_runs_has_the_bits_of_its_rows_alone() -> None:
+    case = make_case(num_rows=37, ranks=(4, 7), in_features=600)
+    case.slot_ids[:] = torch.tensor([0] * 20 + [-1] * 3 + [1] * 14)
+    together = run(case)
+    assert_right(case, together, case.expected())
+    for t in (0, 19, 36):
+        row = slice(t, t + 1)
+        alone = run(replace(case, y=case.y[row], x=case.x[row], slot_ids=case.slot_ids[row]))
+        assert torch.equal(alone, together[row])
 
 
-def test_the_kernels_compile_for_every_gpu_generation_without_a_gpu(tmp_path: Path) -> None:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("True") == 3 * 2 * 5
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("widths", [(70,), (33, 70), (65, 7, 130), (16, 8, 8, 8)])
+def test_slices_of_a_fused_projection_are_those_of_a_call_each(widths: tuple[int, ...]) -> None:
+    cases = [make_case(num_rows=3, ranks=(5, 3), out_features=n, popularity="distinct") for n in widths]
+    y = torch.cat([case.y for case in cases], 1)
+    places = [sum(widths[:i]) for i in range(len(widths))]
+    # a module that only one of the two states adapts, with other ranks than its neighbours
+    cases[-1].ranks[0] = 0
+    slices = [LoraSlice(*case.args()[2:6], place) for case, place in zip(cases, places, strict=True)]
+    expected = [run(replace(case, x=cases[0].x)) for case in cases]
+    lora_slices(y, cases[0].x, slices, cases[0].slot_ids, backend="triton")
+    assert torch.equal(y, torch.cat(expected, 1))
 
 
 @pytest.mark.gpu

@@ -1,0 +1,150 @@
+"""The CUDA C++ kernels of ``pss_engine._C``: the path of Jetson and of any machine without Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pss_engine.errors import BackendUnavailable, ConfigError
+from pss_engine.ops.extension import build_info, load_extension
+from pss_engine.ops.lora import LoraSlice
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3}
+ENOUGH_BLOCKS = 1024
+"""Blocks that fill any GPU without cutting contexts in parts."""
+MAX_WORKSPACE_BYTES = 64 << 20
+
+
+def _load() -> Any:
+    extension = load_extension()
+    if not extension.with_cuda():
+        reason = build_info().get("cuda_error") or "it was built without"
+        raise BackendUnavailable(f"pss_engine._C has no CUDA part: {reason}")
+    if reason := extension.cuda.why_not():
+        targets = ", ".join(f"sm_{arch}" for arch in build_info().get("cuda_archs", []))
+        raise BackendUnavailable(f"the CUDA part, made for {targets}, cannot run: {reason}")
+    return extension.cuda
+
+
+_cuda = _load()
+
+
+def _stream(tensor: Tensor) -> int:
+    return int(torch.cuda.current_stream(tensor.device).cuda_stream)
+
+
+def lora_bgmv(
+    y: Tensor, x: Tensor, lora_a: Tensor, lora_b: Tensor, scaling: Tensor, ranks: Tensor, slot_ids: Tensor
+) -> None:
+    num_slots, max_rank, in_features = lora_a.shape
+    low = torch.empty(y.size(0), max_rank, dtype=torch.float32, device=y.device)
+    with torch.cuda.device_of(y):
+        _cuda.lora_bgmv(
+            y.data_ptr(),
+            x.data_ptr(),
+            lora_a.data_ptr(),
+            lora_b.data_ptr(),
+            scaling.data_ptr(),
+            ranks.data_ptr(),
+            slot_ids.data_ptr(),
+            low.data_ptr(),
+            y.size(0),
+            num_slots,
+            max_rank,
+            in_features,
+            y.size(1),
+            y.stride(0),
+            x.stride(0),
+            lora_a.stride(0),
+            lora_b.stride(0),
+            _DTYPES[y.dtype],
+            _DTYPES[lora_a.dtype],
+            _stream(y),
+        )
+
+
+def lora_slices(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
+    for part in slices:
+        lora_bgmv(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
+
+
+def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:
+    num_tokens, num_heads, head_dim = k.shape
+    with torch.cuda.device_of(k):
+        _cuda.store_kv(
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            kv_rows.data_ptr(),
+            num_tokens,
+            k_cache.size(0) * k_cache.size(1),
+            num_heads * head_dim,
+            k.stride(0),
+            v.stride(0),
+            _DTYPES[k.dtype],
+            _DTYPES[k_cache.dtype],
+            _stream(k),
+        )
+
+
+def num_parts(num_tokens: int, num_heads: int, num_kv_heads: int, head_dim: int, max_context: int) -> int:
+    """Blocks that share a context, from shapes alone; 1 where there are enough without, or partial sums too many."""
+    parts = -(-max_context // int(_cuda.PART))
+    fits = parts * num_tokens * num_heads * (head_dim + 2) * 4 <= MAX_WORKSPACE_BYTES
+    return parts if fits and num_tokens * num_kv_heads < ENOUGH_BLOCKS else 1
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    (num_tokens, num_heads, head_dim), (num_rows, max_blocks) = q.shape, block_tables.shape
+    _, block_size, num_kv_heads, _ = k_cache.shape
+    if head_dim > _cuda.MAX_HEAD_DIM or num_heads // num_kv_heads > _cuda.MAX_GROUP:
+        raise ConfigError(
+            f"paged_attention: the cuda backend takes heads up to {_cuda.MAX_HEAD_DIM} in groups up to "
+            f"{_cuda.MAX_GROUP}, found {head_dim} and {num_heads // num_kv_heads}; choices: triton, torch"
+        )
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    parts = num_parts(num_tokens, num_heads, num_kv_heads, head_dim, max_blocks * block_size)
+    lines = parts * num_tokens * num_heads if parts > 1 else 0
+    workspace = torch.empty(lines * (head_dim + 2), dtype=torch.float32, device=q.device)
+    mixed, peaks, totals = workspace.split([lines * head_dim, lines, lines])
+    with torch.cuda.device_of(q):
+        _cuda.paged_attention(
+            out.data_ptr(),
+            q.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            block_tables.data_ptr(),
+            query_starts.data_ptr(),
+            context_lens.data_ptr(),
+            mixed.data_ptr(),
+            peaks.data_ptr(),
+            totals.data_ptr(),
+            num_rows,
+            num_tokens,
+            max_blocks,
+            block_size,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            parts,
+            q.stride(0),
+            window or 0,
+            scale,
+            _DTYPES[q.dtype],
+            _DTYPES[k_cache.dtype],
+            _stream(q),
+        )
+    return out

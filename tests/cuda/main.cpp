@@ -1,0 +1,6 @@
+#include "tests/native/harness.h"
+
+int main() {
+  pss::test::run_tests("cuda");
+  return pss::test::verdict();
+}
