@@ -21,7 +21,8 @@ LAYERS = (
     ("kv", "state", "models"),
     ("engine", "writer", "retrieval"),
     ("agents", "session", "demo"),
-    ("server", "cli", "evaluation"),
+    ("evaluation",),
+    ("server", "cli"),
     ("testing",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

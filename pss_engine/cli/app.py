@@ -12,6 +12,7 @@ from pss_engine.cli.ask import ask
 from pss_engine.cli.clue import clue
 from pss_engine.cli.demo import demo
 from pss_engine.cli.doctor import doctor
+from pss_engine.cli.eval import ablation, report
 from pss_engine.cli.generate import generate
 from pss_engine.cli.inspect import model, state, store
 from pss_engine.cli.inspect_kv import kv
@@ -34,6 +35,10 @@ INSPECTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
     (kv, "pss inspect kv config.json --context 32768 --batch 8 --kv-dtype fp8"),
     (timeline, "pss inspect timeline kv.jsonl --by agent --picture kv.svg"),
 )
+EVALUATIONS: tuple[tuple[Callable[..., Any], str], ...] = (
+    (ablation, "pss eval ablation multihop_qa.jsonl --per-cell 15 --out run"),
+    (report, "pss eval report run"),
+)
 
 
 def build_app() -> App:
@@ -54,4 +59,9 @@ def build_app() -> App:
         inspect.command(command, sort_key=at, help_epilogue=f"Example: {example}")
     inspect.help_epilogue = f"Example: {INSPECTIONS[0][1]}"
     app.command(inspect)
+    evaluate = App(name="eval", help="Measure arms and ablations of the agents.", sort_key=len(COMMANDS) + 1)
+    for at, (command, example) in enumerate(EVALUATIONS):
+        evaluate.command(command, sort_key=at, help_epilogue=f"Example: {example}")
+    evaluate.help_epilogue = f"Example: {EVALUATIONS[0][1]}"
+    app.command(evaluate)
     return app

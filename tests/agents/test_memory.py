@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pss_engine.agents import Fault
-from pss_engine.agents.memory import EvidencePool, MemoryKV, StoreDown, TraceMemory, cosines
+from pss_engine.agents.memory import EvidencePool, MemoryKV, SqliteKV, StoreDown, TraceMemory, cosines
 from pss_engine.errors import ConfigError
 from pss_engine.metrics import AgentCounters
 from pss_engine.retrieval import Passage
@@ -27,6 +27,11 @@ class Down(MemoryStore):
         if self.down:
             raise ConnectionError("no route to host")
         return super().search(*args, **kwargs)
+
+    def remove(self, ids):
+        if self.down:
+            raise ConnectionError("no route to host")
+        super().remove(ids)
 
 
 def pool(store=None, reranker=None, counters=None, **kwargs):
@@ -107,12 +112,12 @@ def test_a_query_does_not_recall_itself_and_writes_each_trace_once():
 
 
 def test_clearing_takes_traces_and_leaves_evidence_and_what_others_have():
-    store, texts = MemoryStore(ENCODER.dim), MemoryKV()
-    evidence, memory = pool(store), traces(store, texts)
+    store, texts, evidence = MemoryStore(ENCODER.dim), MemoryKV(), pool()
+    memory = traces(store, texts)
     other = TraceMemory(store, texts, ENCODER, AgentCounters(), "another run")
     memory.store_qkv("q1", "Where?", "final_answer", "a")
     other.store_qkv("q2", "Where?", "final_answer", "b")
-    assert memory.clear() == 1 and len(memory) == 0
+    assert memory.clear() == 1 and len(store) == 1
     assert memory.search_outputs("Where?", 0.0, 5) == []
     assert [trace.value for trace in other.search_outputs("Where?", 0.6, 5)] == ["b"]
     assert len(evidence.search_reranked("Heron", 9)) == 3
@@ -134,9 +139,19 @@ def test_a_vector_store_that_goes_down_costs_the_recall_and_a_reset_that_fails_i
     memory.store_qkv("q1", "Where?", "final_answer", "a")
     store.down = True
     assert memory.search_outputs("Where?", 0.6, 5) == [] and counters.num_trace_faults == 1
-    store.remove(["q1/0/final_answer"])  # behind its back
-    with pytest.raises(StoreDown, match="traces cannot be cleared"):
+    with pytest.raises(StoreDown, match="traces cannot be cleared: no route to host"):
         memory.clear()
+    store.down = False
+    assert memory.search_outputs("Where?", 0.6, 5)[0].value == "a"
+    assert memory.clear() == 1
+
+
+def test_traces_outlive_the_process_where_their_stores_do(tmp_path):
+    store = MemoryStore(ENCODER.dim)
+    traces(store, SqliteKV(tmp_path / "texts.db")).store_qkv("q1", "Where?", "final_answer", "Brest")
+    later = traces(store, SqliteKV(tmp_path / "texts.db"))
+    assert [trace.value for trace in later.search_outputs("Where?", 0.6, 5)] == ["Brest"]
+    assert later.clear() == 1 and len(store) == 0
 
 
 def test_stores_of_another_size_and_ids_twice_are_refused():

@@ -142,7 +142,7 @@ def test_what_one_question_concluded_is_recalled_by_the_next():
     first = service.answer_now(REQUEST)
     second = service.answer_now(REQUEST)
     assert first.recalled == () and len(second.recalled) == 2
-    assert all(trace_id.startswith(first.query) for trace_id in second.recalled)
+    assert all(trace_id.startswith(f"traces/{first.query}/") for trace_id in second.recalled)
     asked = [call.messages[0]["content"] for call in endpoint.calls if call.agent == "reasoner"]
     assert "Conclusions on earlier questions" not in asked[0]
     assert f"- {QUESTION} " in asked[1]

@@ -15,7 +15,10 @@ from pss_engine.session import MODES
 from pss_engine.writer import WriterConfig
 from tests.cli.conftest import Pss, python
 
-COMMANDS = ["demo", "write", "clue", "ask", "generate", "inspect state", "inspect store", "inspect model", "doctor"]
+COMMANDS = [
+    *("demo", "write", "clue", "ask", "generate", "inspect state", "inspect store", "inspect model", "doctor"),
+    *("eval ablation", "eval report"),
+]
 PROBE = """
 import contextlib, io, json, sys, time
 from pss_engine.cli import main

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pss_engine.errors import PSSError
 
-class StoreDown(Exception):
+
+class StoreDown(PSSError):
     """The storage cannot be reached or does not answer; the message says why."""
 
 
@@ -28,8 +30,8 @@ class KeyValueStore(Protocol):
         """Remove all of a namespace, nothing else; how many there were."""
         ...
 
-    def count(self, namespace: str) -> int:
-        """Values of a namespace that are still alive."""
+    def keys(self, namespace: str) -> list[str]:
+        """Keys of a namespace whose values are still alive, sorted."""
         ...
 
     def close(self) -> None: ...

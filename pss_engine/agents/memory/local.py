@@ -40,10 +40,10 @@ class MemoryKV:
                 self._held.pop(place, None)
             return alive
 
-    def count(self, namespace: str) -> int:
+    def keys(self, namespace: str) -> list[str]:
         with self._lock:
             places = [place for place in self._held if place[0] == namespace]
-            return sum(self._get(place) is not None for place in places)
+            return sorted(place[1] for place in places if self._get(place) is not None)
 
     def close(self) -> None:
         """Nothing is written."""
@@ -88,14 +88,13 @@ class SqliteKV:
         return cursor.rowcount == 1
 
     def clear(self, namespace: str) -> int:
-        alive = self.count(namespace)
+        alive = len(self.keys(namespace))
         self._run("DELETE FROM kv WHERE namespace = ?", (namespace,))
         return alive
 
-    def count(self, namespace: str) -> int:
-        sql = "SELECT count(*) FROM kv WHERE namespace = ? AND (ends IS NULL OR ends > ?)"
-        number: int = self._run(sql, (namespace, self._clock())).fetchone()[0]
-        return number
+    def keys(self, namespace: str) -> list[str]:
+        sql = "SELECT key FROM kv WHERE namespace = ? AND (ends IS NULL OR ends > ?) ORDER BY key"
+        return [key for (key,) in self._run(sql, (namespace, self._clock())).fetchall()]
 
     def close(self) -> None:
         with self._lock:

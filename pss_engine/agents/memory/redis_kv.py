@@ -45,9 +45,9 @@ class RedisKV:
             names = self._names(namespace)
             return int(self._client.delete(*names)) if names else 0
 
-    def count(self, namespace: str) -> int:
+    def keys(self, namespace: str) -> list[str]:
         with self._failing():
-            return len(self._names(namespace))
+            return sorted(name.decode()[len(_name(namespace, "")) :] for name in self._names(namespace))
 
     def close(self) -> None:
         self._client.close()
