@@ -15,6 +15,7 @@ SUITES = {
     "linear": "dense layers over packed weights against F.linear, beside what the machine can read and multiply",
     "engine": "many states in one batch against PEFT, states that come and go, drafts, prefixes, idle cost",
     "kv": "KV bytes of flat, RAG and decomposed calls, of the cut, of block sizes; cost of the ledger (needs the data)",
+    "agents": "six agents against flat and RAG calls on multi-hop questions: KV, recall, answers (needs the data)",
     "retrieval": "dense, BM25 and fused top-k against others, index size and build, from clue to answer prompt",
     "relevance": "what is found on Cranfield and on real follow-up conversations (needs the evaluation data)",
     "lifecycle": "the bundled demo from history to answer: retrieval quality, latency, KV bytes",
