@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line sets it; read when OpenMP is loaded
-
 from bench import compare, pictures, report
 from bench.environment import ROOT, say, stamp
 from bench.rows import Row, append_rows, newest_run, read_rows
@@ -60,11 +58,11 @@ def _report(suites: Sequence[str], target: Path | None) -> int:
     if unknown := sorted(set(suites) - set(SUITES)):
         raise ConfigError(f"suites {', '.join(unknown)} are unknown; choices: {', '.join(SUITES)}")
     files = {suite: RESULTS / f"{suite}.jsonl" for suite in suites or SUITES}
-    tables = {
-        suite: report.section(newest_run(read_rows(file))) + pictures.of(file, ROOT)
-        for suite, file in files.items()
-        if file.exists()
-    }
+    present = {suite: file for suite, file in files.items() if file.exists()}
+    for file in present.values():
+        pictures.draw(file)
+    folder = ROOT if target is None else target.resolve().parent
+    tables = {suite: report.of_file(file) + pictures.link(file, folder) for suite, file in present.items()}
     for suite in sorted(set(files) - set(tables)):
         say(f"bench: {suite} has no rows; python -m bench {suite} makes them")
     if target is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from bench.rows import Row
+from bench.rows import Row, newest_run, read_rows
 from pss_engine.errors import ConfigError
 
 _MARK = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
@@ -19,6 +20,11 @@ def section(rows: Sequence[Row]) -> str:
     cases = list(dict.fromkeys(row.case for row in rows))
     tables = [table([row for row in rows if row.case == case], case) for case in cases]
     return "\n\n".join([*tables, provenance(rows[0])])
+
+
+def of_file(rows: Path) -> str:
+    """The section of the run that was appended last."""
+    return section(newest_run(read_rows(rows)))
 
 
 def table(rows: Sequence[Row], case: str) -> str:

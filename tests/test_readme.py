@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import report
-from bench.rows import newest_run, read_rows
+from bench import pictures, report
 from tests.real import real_model
 
 ROOT = Path(__file__).parent.parent
@@ -44,8 +43,18 @@ def test_the_commands_exist(line):
         assert command.__name__ in line
 
 
-def test_the_tables_are_those_of_the_newest_rows():
-    suites = re.findall(r"<!-- bench:(\w+) -->", README)
+@pytest.mark.parametrize("path", ["README.md", "docs/kv_accounting.md"])
+def test_the_tables_are_those_of_the_newest_rows(path):
+    text = (ROOT / path).read_text("utf-8")
+    suites = re.findall(r"<!-- bench:(\w+) -->", text)
     assert suites
-    rows = {suite: newest_run(read_rows(ROOT / "bench" / "results" / f"{suite}.jsonl")) for suite in suites}
-    assert report.fill(README, {suite: report.section(found) for suite, found in rows.items()}) == README
+    files = {suite: ROOT / "bench" / "results" / f"{suite}.jsonl" for suite in suites}
+    folder = (ROOT / path).parent
+    tables = {suite: report.of_file(file) + pictures.link(file, folder) for suite, file in files.items()}
+    assert report.fill(text, tables) == text
+
+
+def test_the_pictures_are_there():
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", path.read_text("utf-8")):
+            assert (path.parent / picture).is_file(), f"{path.name} shows {picture}"

@@ -63,7 +63,7 @@ class Engine:
         self._live: dict[str, Sequence] = {}
         self._undelivered: list[RequestOutput] = []
         self._failed_loads: list[tuple[Sequence, Exception]] = []
-        self._ids = itertools.count()
+        self._ids, self._query_ids = itertools.count(), itertools.count()
 
     # states
 
@@ -110,6 +110,10 @@ class Engine:
     def num_running(self) -> int:
         """Requests that have started; the others wait for memory or for a state."""
         return len(self._scheduler.running)
+
+    def new_query(self) -> str:
+        """An id that no query has had, for requests whose calls are accounted together."""
+        return f"query-{next(self._query_ids)}"
 
     def add(self, request: Request, on_text: Callable[[str], None] | None = None) -> str:
         """Queue a request; returns its id. ``on_text`` is called after each of its steps with the settled text so far.

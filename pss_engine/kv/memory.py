@@ -147,10 +147,6 @@ class SequenceKV:
         self._memory.ledger.stored(self._call_id, num_session, num_shared)
         return num_session, num_shared
 
-    def adopt_prefix(self, token_ids: Sequence[int]) -> tuple[int, int]:
-        """Find and hold the longest known prefix."""
-        return self.adopt(self.find_prefix(token_ids))
-
     def publish(self, token_ids: Sequence[int], num_stored: int) -> None:
         """Make whole stored blocks findable for sequences that begin with the same tokens."""
         if self._memory.prefix_caching:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pss_engine.kv.memory import KVMemory
 
 SCHEMA = "pss-kv-timeline/1"
 BY = ("session", "agent", "query", "call")
+_log = logging.getLogger("pss_engine")
 NOBODY = "(none)"
 """Name of calls that were made without a session, agent or query."""
 
@@ -25,24 +27,31 @@ class Timeline:
     The first line tells schema, block size, dtype and block bytes; each other one has ``step``, ``time`` (seconds since
     the file was begun), ``owner`` (``call`` or ``cache``), the names of the call, and ``bytes`` from then on.
 
+    Attributes:
+        is_broken: the file could not be written any more (a full disk); it holds what came before.
+
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written at all.
     """
 
     def __init__(self, path: Path, geometry: KVGeometry) -> None:
-        try:
-            self._file = path.open("w", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"kv_timeline {str(path)!r} cannot be written: {error.strerror}") from None
+        self.is_broken = False
+        self._path = path
         self._start = time.monotonic()
         self._charged: dict[str, tuple[dict[str, str], int]] = {}
         self._cached = 0
         block_bytes = {group: geometry.block_bytes(group) for group in GROUPS}
         head = {"schema": SCHEMA, "block_tokens": geometry.block_size, "kv_dtype": geometry.dtype}
-        self._write([{**head, "block_bytes": block_bytes}])
+        try:
+            self._file = path.open("w", encoding="utf-8")
+            self._write([{**head, "block_bytes": block_bytes}])
+        except OSError as error:
+            raise ConfigError(f"kv_timeline {str(path)!r} cannot be written: {error.strerror}") from None
 
     def record(self, step: int, memory: KVMemory) -> None:
-        """Write what has changed since the last record."""
+        """Write what has changed since the last record; a file that fails is given up, the engine goes on."""
+        if self.is_broken:
+            return
         when = {"step": step, "time": round(time.monotonic() - self._start, 6)}
         live = {usage.call_id: (usage, charged) for usage, charged in memory.ledger.owners()}
         lines: list[dict[str, Any]] = []
@@ -58,12 +67,16 @@ class Timeline:
         if (cached := memory.bytes_cached) != self._cached:
             self._cached = cached
             lines.append({**when, "owner": "cache", "bytes": cached})
-        if lines:
+        try:
             self._write(lines)
+        except OSError as error:
+            self.is_broken = True
+            _log.error("kv_timeline %s ends at step %d: %s", self._path, step, error.strerror)
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
-        self._file.write("".join(json.dumps(line) + "\n" for line in lines))
-        self._file.flush()
+        if lines:
+            self._file.write("".join(json.dumps(line) + "\n" for line in lines))
+            self._file.flush()
 
 
 @dataclass(frozen=True)

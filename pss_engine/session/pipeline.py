@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,7 +62,6 @@ class SessionRAG:
         self._answer_sampling = SamplingParams(max_new_tokens=max_answer_tokens)
         self._max_kv_bytes, self._max_query_kv_bytes = max_kv_bytes, max_query_kv_bytes
         self._truncate_to_kv_budget = truncate_to_kv_budget
-        self._query_ids = (f"query-{number}" for number in itertools.count())
 
     def write(
         self,
@@ -88,7 +86,7 @@ class SessionRAG:
             SessionNotFound: a session without a state; nothing is generated.
             RequestRejected: a query that does not fit the context or its KV budgets.
         """
-        requests = self._clue_requests(asks, self._new_query_ids(asks))
+        requests = self._clue_requests(asks, [self.engine.new_query() for _ in asks])
         return [_clue(output) for output in _ended(self.engine.generate(requests))]
 
     def retrieve(self, searches: Sequence[Sequence[str]]) -> list[Evidence]:
@@ -113,7 +111,7 @@ class SessionRAG:
         """
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r} is unknown; choices: {', '.join(MODES)}")
-        query_ids = self._new_query_ids(asks)
+        query_ids = [self.engine.new_query() for _ in asks]
         if mode in ("clue", "rrf"):
             return self._ask_with_clues(asks, query_ids, mode)
         clues = [_fixed(self._state(session_id), mode) for session_id, _ in asks]
@@ -161,9 +159,6 @@ class SessionRAG:
             max_query_kv_bytes=self._max_query_kv_bytes,
             truncate_to_kv_budget=self._truncate_to_kv_budget,
         )
-
-    def _new_query_ids(self, asks: Sequence[tuple[str, str]]) -> list[str]:
-        return [next(self._query_ids) for _ in asks]
 
     def _clue_requests(self, asks: Sequence[tuple[str, str]], query_ids: Sequence[str]) -> list[Request]:
         states = [self._state(session_id) for session_id, _ in asks]

@@ -157,7 +157,7 @@ def waves(engine, seed=5):
 
 def test_accounting_changes_no_output(tmp_path):
     plain = engine_of(audit_steps=0)
-    plain.memory.ledger = NoLedger(plain.memory.geometry)
+    plain.memory.ledger, plain.memory.check = NoLedger(plain.memory.geometry), lambda live: None
     watched = engine_of(audit_steps=1, kv_timeline=str(tmp_path / "timeline.jsonl"))
     found = [[[o.token_ids for o in wave] for wave in waves(engine)] for engine in (plain, watched)]
     assert found[0] == found[1]

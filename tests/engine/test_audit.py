@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 import logging
 
+import pytest
+
 from pss_engine.config import EngineConfig
 from pss_engine.engine import Engine, Request, SamplingParams
 from pss_engine.kv import SHARED
 from tests.tiny import tiny_model
+
+
+@pytest.fixture(autouse=True)
+def books_balance_after_every_step():
+    """Not here: these tests are about books that do not."""
+
 
 PARAMS = SamplingParams(max_new_tokens=6, ignore_eos=True)
 

@@ -15,7 +15,7 @@ SHARED_BYTES, SESSION_BYTES = 108, 36
 
 def hold(memory, name, tokens, state="", **owner):
     kv = memory.open(name, len(tokens), state_digest=state, **owner)
-    found = kv.adopt_prefix(tokens)
+    found = kv.adopt(kv.find_prefix(tokens))
     kv.hold(len(tokens))
     kv.stored(len(tokens))
     kv.publish(tokens, len(tokens))
@@ -35,6 +35,16 @@ def test_five_holders_and_the_longest_pays_the_rest():
     calls.pop("a").close(0)
     assert memory.ledger.charges("call_id")["b"] == SHARED_BYTES // 4 + SESSION_BYTES
     memory.check(calls)
+
+
+@pytest.mark.parametrize("leaver", "abe")
+def test_whoever_leaves_is_charged_nothing_and_the_others_for_all_of_it(leaver):
+    memory = KVMemory(GEOMETRY, 40)
+    calls = {name: hold(memory, name, range(3), state=name)[0] for name in "abcde"}
+    calls[leaver].preempt()
+    memory.check(calls)
+    assert memory.ledger.charges("call_id")[leaver] == 0
+    assert memory.ledger.charges("group") == {SHARED: SHARED_BYTES, SESSION: 4 * SESSION_BYTES}
 
 
 def test_who_is_left_pays_for_all_of_it():

@@ -13,7 +13,7 @@ GEOMETRY = KVGeometry({SHARED: 3, SESSION: 1}, num_kv_heads=2, head_dim=8, eleme
 def run(memory, call_id, tokens, state="", scope=""):
     """A call that begins with what is cached, stores its tokens, and ends; (session, shared) tokens found."""
     kv = memory.open(call_id, len(tokens), state_digest=state, scope=scope)
-    found = kv.adopt_prefix(tokens)
+    found = kv.adopt(kv.find_prefix(tokens))
     kv.hold(len(tokens))
     kv.publish(tokens, len(tokens))
     memory.check([call_id])
@@ -65,7 +65,7 @@ def test_two_live_calls_hold_one_copy_and_both_pay_for_it():
     run(memory, "a", range(12), state="s")
     first, second = (memory.open(name, 12, state_digest="s") for name in ("b", "c"))
     for kv in (first, second):
-        kv.adopt_prefix(range(12))
+        kv.adopt(kv.find_prefix(range(12)))
     assert memory.bytes_in_use == 3 * GEOMETRY.block_bytes(SHARED) + 2 * GEOMETRY.block_bytes(SESSION)
     memory.check(["b", "c"])
     usage = first.close(0)
@@ -98,7 +98,7 @@ def test_any_interleaving_keeps_the_books_and_finds_only_what_was_stored(steps):
         name, state = f"call-{index}", f"state-{index % 2}"
         if action == "open" and name not in live and tokens:
             kv = memory.open(name, len(tokens), state_digest=state)
-            kv.adopt_prefix(tokens)
+            kv.adopt(kv.find_prefix(tokens))
             for group in (SHARED, SESSION):
                 for i, block in enumerate(kv.tables[group].blocks):
                     owner = "" if group == SHARED else state

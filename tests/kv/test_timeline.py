@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -92,3 +94,16 @@ def test_a_missing_file_an_unknown_owner_and_a_place_that_cannot_be_written(tmp_
         read_curves(tmp_path / "none.jsonl", "colour")
     with pytest.raises(ConfigError, match="cannot be written"):
         Engine(tiny_model(), EngineConfig(kv_cache_bytes=2**20, kv_timeline=str(tmp_path / "no" / "kv.jsonl")))
+
+
+def test_a_disk_that_fills_ends_the_timeline_and_not_the_engine(tmp_path, monkeypatch, caplog):
+    def full(lines):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    engine = Engine(tiny_model(), EngineConfig(kv_cache_bytes=2**20, kv_timeline=str(tmp_path / "kv.jsonl")))
+    monkeypatch.setattr(engine._timeline, "_write", full)
+    for prompt in ("hello", "hello again"):
+        (output,) = engine.generate([Request(prompt, PARAMS)])
+        assert len(output.token_ids) == 9
+    assert engine._timeline.is_broken
+    assert caplog.text.count("No space left on device") == 1

@@ -164,3 +164,22 @@ def test_a_hybrid_retriever_serves_the_pipeline(store_path):
     assert len(answers) == 2 and all(len(answer.evidence.hits) == 1 for answer in answers)
     with pytest.raises(ConfigError, match="another corpus"):
         rag_at(store_path, retriever=Hybrid(BM25(corpus)))
+
+
+def test_calls_are_charged_to_their_session_and_accounted_by_query(rag):
+    answers = [*rag.ask_many([("red", "first"), ("blue", "second")]), rag.ask("red", "third")]
+    calls = [call for answer in answers for call in answer.usage.calls]
+    assert [(call.session, call.agent) for call in calls] == [
+        (session, agent) for session in ("red", "blue", "red") for agent in ("clue", "answer")
+    ]
+    assert [len({call.query for call in answer.usage.calls}) for answer in answers] == [1, 1, 1]
+    assert len({call.query for call in calls}) == 3
+
+
+def test_a_budget_refuses_a_query_before_anything_is_generated(rag):
+    tight = SessionRAG(rag.engine, rag.corpus, rag.store, max_kv_bytes=100)
+    steps = rag.engine.counters.num_steps
+    with pytest.raises(RequestRejected, match="max_kv_bytes is 100"):
+        tight.ask("red", "which one?")
+    assert rag.engine.counters.num_steps == steps
+    assert rag.engine.num_unfinished == 0

@@ -97,10 +97,11 @@ def test_the_cut_saves_bytes_and_leaves_a_timeline_that_is_drawn(model: LoadedMo
     assert 0 < held["with"] < held["without"]
     timeline = pictures.timeline_of("kv", tmp_path)
     assert read_curves(timeline).peak_bytes == held["with"]
-    line = pictures.of(tmp_path / "kv.jsonl", tmp_path)
+    pictures.draw(tmp_path / "kv.jsonl")
+    line = pictures.link(tmp_path / "kv.jsonl", tmp_path)
     assert line.strip() == f"![KV over time by session, peak {held['with'] / 2**20:.1f} MiB](kv_timeline.svg)"
     assert (tmp_path / "kv_timeline.svg").read_text().count("<svg") == 1
-    assert pictures.of(tmp_path / "lora.jsonl", tmp_path) == ""
+    assert pictures.link(tmp_path / "lora.jsonl", tmp_path) == ""
 
 
 def test_the_cost_is_measured_on_a_ledger_that_was_told_the_same() -> None:
