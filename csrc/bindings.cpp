@@ -79,7 +79,7 @@ void apply_rope(uintptr_t y, uintptr_t x, uintptr_t cos, uintptr_t sin, int64_t 
 
 void retrieve_topk(uintptr_t queries, uintptr_t vectors, uintptr_t scales, int64_t num_dense, int64_t dim, int vector_type,
                    uintptr_t terms, uintptr_t starts, uintptr_t indptr, uintptr_t postings, uintptr_t weights,
-                   int64_t num_sparse, int64_t num_terms, uintptr_t ranks, uintptr_t groups, uintptr_t shares,
+                   int64_t num_sparse, int64_t num_terms, int64_t num_query_terms, int64_t num_postings, uintptr_t ranks, uintptr_t groups, uintptr_t shares,
                    uintptr_t masks, uintptr_t mask_ids, int64_t num_passages, int64_t num_masks, int64_t num_groups,
                    int64_t depth, int64_t k, uintptr_t passages, uintptr_t fused, uintptr_t list_passages,
                    uintptr_t list_scores) {
@@ -87,7 +87,8 @@ void retrieve_topk(uintptr_t queries, uintptr_t vectors, uintptr_t scales, int64
   pss::retrieve_topk({{pointer<void>(queries), pointer<void>(vectors), pointer<float>(scales), num_dense, dim, is_int8,
                        pss::DType(is_int8 ? 0 : vector_type)},
                       {pointer<int32_t>(terms), pointer<int64_t>(starts), pointer<int64_t>(indptr),
-                       pointer<int32_t>(postings), pointer<float>(weights), num_sparse, num_terms},
+                       pointer<int32_t>(postings), pointer<float>(weights), num_sparse, num_terms, num_query_terms,
+                       num_postings},
                       pointer<int32_t>(ranks), pointer<int32_t>(groups), pointer<int64_t>(shares),
                       pointer<uint8_t>(masks), pointer<int32_t>(mask_ids), num_passages, num_masks, num_groups, depth,
                       k, pointer<int32_t>(passages), pointer<int64_t>(fused), pointer<int32_t>(list_passages),

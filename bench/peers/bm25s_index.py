@@ -21,10 +21,11 @@ class Index:
     def __init__(self, documents: Sequence[list[str]], k1: float = 1.2, b: float = 0.75) -> None:
         self._index = bm25s.BM25(method="lucene", k1=k1, b=b)
         self._index.index(list(documents), show_progress=False)
+        self._size = len(documents)
         self._threads: dict[int, int] = {}
 
     def search(self, queries: Sequence[list[str]], k: int) -> npt.NDArray[Any]:
-        """[B, k] rows, best first, -1 where no term is shared.
+        """[B, at most k] rows, best first, -1 where no term is shared.
 
         With or without threads, whichever a first look found faster for so many queries.
         """
@@ -39,7 +40,7 @@ class Index:
         return found
 
     def _search(self, queries: Sequence[list[str]], k: int, threads: int) -> npt.NDArray[Any]:
-        found = self._index.retrieve(list(queries), k=k, show_progress=False, n_threads=threads)
+        found = self._index.retrieve(list(queries), k=min(k, self._size), show_progress=False, n_threads=threads)
         rows: npt.NDArray[Any] = np.where(found.scores > 0, found.documents, -1)
         return rows
 

@@ -19,10 +19,13 @@ FOLLOWUP_K = 10
 
 
 def run(options: Options) -> Iterator[Measurement]:
+    encoder = Encoder()
     if (folder := cranfield(options)) is not None:
-        yield from _cranfield([*rows(folder / "corpus.jsonl")], [*rows(folder / "queries.jsonl")], _gains(folder))
+        yield from _cranfield(
+            encoder, [*rows(folder / "corpus.jsonl")], [*rows(folder / "queries.jsonl")], _gains(folder)
+        )
     if (path := followup_corpus(options)) is not None:
-        yield from _followups(options, [Passage(r["id"], r["title"], r["text"]) for r in rows(path)])
+        yield from _followups(encoder, options, [Passage(r["id"], r["title"], r["text"]) for r in rows(path)])
 
 
 def ndcg(found: Sequence[str], gains: Mapping[str, float], k: int) -> float:
@@ -45,6 +48,7 @@ def _gains(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def _cranfield(
+    encoder: Encoder,
     documents: Sequence[Mapping[str, str]],
     queries: Sequence[Mapping[str, str]],
     gains: Mapping[str, Mapping[str, float]],
@@ -53,12 +57,12 @@ def _cranfield(
     asked = [row for row in queries if gains.get(row["id"])]
     texts = [row["query"] for row in asked]
     found: dict[str, list[list[str]]] = {}
-    for name, searcher in _searchers(corpus).items():
+    for name, searcher in _searchers(corpus, encoder).items():
         found[f"pss_engine-{name}"] = _ids(searcher.search(texts, DEPTH))
     if (peer := find_peer("bm25s_index")) is not None:
         index = peer.Index([analyze(passage.rendered) for passage in corpus])
         found[peer.NAME] = [
-            [corpus[r].id for r in row] for row in index.search([analyze(t) for t in texts], DEPTH).tolist()
+            [corpus[r].id for r in row if r >= 0] for row in index.search([analyze(t) for t in texts], DEPTH).tolist()
         ]
     for backend, ranked in found.items():
         for metric, measure in _MEASURES.items():
@@ -76,7 +80,7 @@ _MEASURES: dict[str, Callable[[Sequence[str], Mapping[str, float]], float]] = {
 }
 
 
-def _followups(options: Options, passages: list[Passage]) -> Iterator[Measurement]:
+def _followups(encoder: Encoder, options: Options, passages: list[Passage]) -> Iterator[Measurement]:
     turns = [pair for pair in followups(options) if pair[1].get("rewrite")]
     if options.quick:
         turns = turns[::5]
@@ -89,7 +93,7 @@ def _followups(options: Options, passages: list[Passage]) -> Iterator[Measuremen
         "joined history": [" ".join([*(t["query"] for t in before), turn["query"]]) for before, turn in turns],
         "published rewrite": [turn["rewrite"] for _, turn in turns],
     }
-    for name, searcher in _searchers(corpus).items():
+    for name, searcher in _searchers(corpus, encoder).items():
         for way, queries in texts.items():
             found = _ids(searcher.search(queries, FOLLOWUP_K))
             values = [recall(ids, turn["evidence_ids"]) for ids, (_, turn) in zip(found, turns, strict=True)]
@@ -98,8 +102,8 @@ def _followups(options: Options, passages: list[Passage]) -> Iterator[Measuremen
             yield Measurement("follow-ups", params, f"pss_engine-{name}", "recall", "share", samples, QUALITY, n)
 
 
-def _searchers(corpus: Corpus) -> dict[str, Searcher]:
-    bm25, encoder = BM25(corpus), Encoder()
+def _searchers(corpus: Corpus, encoder: Encoder) -> dict[str, Searcher]:
+    bm25 = BM25(corpus)
     vectors = encoder.passages([passage.rendered for passage in corpus])
     dense, exact = (Dense(corpus, encoder, kind, vectors) for kind in ("int8", "float32"))
     return {"bm25": bm25, "dense-int8": dense, "dense-float32": exact, "rrf": Fused([bm25, dense])}

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -27,6 +26,25 @@ void check_range(const char* name, const int32_t* values, int64_t count, int64_t
       throw std::invalid_argument("retrieve_topk: " + std::string(name) + "[" + std::to_string(i) + "] = " +
                                   std::to_string(values[i]) + ", must be " + std::to_string(low) + " to " +
                                   std::to_string(end - 1));
+}
+
+void check_spans(const SparseSearch& sparse) {
+  for (int64_t q = 0; q <= sparse.num_queries; ++q) {
+    const int64_t low = q == 0 ? 0 : sparse.starts[q - 1];
+    const bool ends = q == sparse.num_queries && sparse.starts[q] != sparse.num_query_terms;
+    if (sparse.starts[q] < low || (q == 0 && sparse.starts[q] != 0) || ends)
+      throw std::invalid_argument("retrieve_topk: starts[" + std::to_string(q) + "] = " +
+                                  std::to_string(sparse.starts[q]) + "; starts must rise from 0 to " +
+                                  std::to_string(sparse.num_query_terms));
+  }
+  check_range("terms", sparse.terms, sparse.num_query_terms, 0, sparse.num_terms);
+  for (int64_t i = 0; i < sparse.num_query_terms; ++i) {
+    const int64_t term = sparse.terms[i], first = sparse.indptr[term], end = sparse.indptr[term + 1];
+    if (first < 0 || first > end || end > sparse.num_postings)
+      throw std::invalid_argument("retrieve_topk: term " + std::to_string(term) + " has the postings " +
+                                  std::to_string(first) + " to " + std::to_string(end) + " of " +
+                                  std::to_string(sparse.num_postings));
+  }
 }
 
 // Rankings of several pieces of the corpus for each query, in one block of memory.
@@ -162,8 +180,7 @@ void retrieve_topk(const RetrieveTopk& op) {
   const int64_t lists = op.dense.num_queries + op.sparse.num_queries;
   check_range("groups", op.groups, lists, 0, op.num_groups);
   check_range("mask_ids", op.mask_ids, op.num_groups, -1, op.num_masks);
-  if (op.sparse.num_queries)
-    check_range("terms", op.sparse.terms, op.sparse.starts[op.sparse.num_queries], 0, op.sparse.num_terms);
+  if (op.sparse.num_queries) check_spans(op.sparse);
   search_dense(op);
   search_sparse(op);
   std::vector<std::vector<int64_t>> lists_of(op.num_groups);

@@ -22,7 +22,7 @@ struct SparseSearch {
   const int64_t* indptr;    // [V + 1]
   const int32_t* passages;  // ascending within a term
   const float* weights;
-  int64_t num_queries, num_terms;
+  int64_t num_queries, num_terms, num_query_terms, num_postings;
 };
 
 // The formulas, orders and ties are those of the op's contract. L = dense + sparse queries, dense ones first.
@@ -41,7 +41,8 @@ struct RetrieveTopk {
   float* list_scores;       // [L, depth]
 };
 
-// Throws std::invalid_argument for a group, mask or term out of range; nothing is written then.
+// Throws std::invalid_argument for a group, mask, term or span of postings out of range; nothing is written then. The
+// passages of postings belong to an index that was checked when it was made or opened.
 void retrieve_topk(const RetrieveTopk& op);
 
 }  // namespace pss

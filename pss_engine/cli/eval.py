@@ -42,8 +42,8 @@ def ablation(
     """
     from pss_engine.agents import ARMS
     from pss_engine.cli.eval_run import plan_of, service_of
-    from pss_engine.cli.output import on_interrupt
-    from pss_engine.cli.progress import asking
+    from pss_engine.cli.output import note, on_interrupt
+    from pss_engine.cli.progress import counting
     from pss_engine.errors import ConfigError
     from pss_engine.evaluation.questions import load_questions
     from pss_engine.evaluation.run import RunFolder, run
@@ -57,8 +57,9 @@ def ablation(
     ):
         plan = plan_of(service, drawn, questions, arms, replicates, seed)
         folder = RunFolder(out, plan)
-        with asking() as progress:
+        with counting("asking", "questions") as progress:
             run(service, plan, drawn, folder, progress)
+    note(f"asked {len(folder.records)} questions, in {out}")
     return report(out, encoder=agents.encoder, as_json=as_json)
 
 

@@ -206,9 +206,10 @@ def _dense_arguments(dense: DenseSearch | None) -> tuple[int, ...]:
 
 def _sparse_arguments(sparse: SparseSearch | None) -> tuple[int, ...]:
     if sparse is None:
-        return (0, 0, 0, 0, 0, 0, 0)
+        return (0,) * 9
     tensors = (sparse.terms, sparse.starts, sparse.indptr, sparse.passages, sparse.weights)
-    return (*(tensor.data_ptr() for tensor in tensors), sparse.num_queries, len(sparse.indptr) - 1)
+    sizes = (sparse.num_queries, len(sparse.indptr) - 1, len(sparse.terms), len(sparse.passages))
+    return (*(tensor.data_ptr() for tensor in tensors), *sizes)
 
 
 def advise_huge_pages(memory: Tensor) -> None:

@@ -42,7 +42,7 @@ class SparseSearch:
         terms: [T] int32, 0 to V - 1: the terms of all queries, one query after the other.
         starts: [B + 1] int64: query b has ``terms[starts[b]:starts[b + 1]]``.
         indptr: [V + 1] int64: term v has the postings ``indptr[v]`` up to ``indptr[v + 1]``.
-        passages: [number of postings] int32, ascending within a term, none twice.
+        passages: [number of postings] int32, 0 to N - 1, ascending within a term; not checked again at every search.
         weights: [number of postings] float32, 0 or more: what the term adds to the passage's score.
     """
 
@@ -92,6 +92,17 @@ def check_ranges(
     _check_range("mask_ids", mask_ids, 0 if masks is None else len(masks), low=-1)
     if sparse is not None:
         _check_range("terms", sparse.terms, len(sparse.indptr) - 1)
+        _check_spans(sparse)
+
+
+def _check_spans(sparse: SparseSearch) -> None:
+    starts = sparse.starts.tolist()
+    if starts[0] != 0 or starts[-1] != len(sparse.terms) or starts != sorted(starts):
+        raise ConfigError(f"retrieve_topk: starts {starts} must rise from 0 to {len(sparse.terms)}")
+    for term in sparse.terms.unique().tolist():
+        first, end = sparse.indptr[term : term + 2].tolist()
+        if not 0 <= first <= end <= len(sparse.passages):
+            raise ConfigError(f"retrieve_topk: term {term} has the postings {first} to {end} of {len(sparse.passages)}")
 
 
 def _check_range(name: str, values: Tensor, end: int, low: int = 0) -> None:

@@ -17,7 +17,7 @@ from pss_engine.retrieval.analyzer import analyzer as analyzer_named
 from pss_engine.retrieval.corpus import Corpus
 from pss_engine.retrieval.index_folder import IndexFolder
 from pss_engine.retrieval.passage import Hit, Passage
-from pss_engine.retrieval.postings import Counts, count, keep, merge
+from pss_engine.retrieval.postings import Counts, check_counts, count, keep, merge
 from pss_engine.retrieval.search import check_search, hits_of, ranked, starts_of
 from pss_engine.retrieval.weighting import Weighting
 
@@ -150,6 +150,9 @@ class BM25:
         terms = (data[starts[i] : starts[i + 1]].decode("utf-8") for i in range(len(starts) - 1))
         index._vocabulary = {int(term) if meta["token_ids"] else term: i for i, term in enumerate(terms)}
         index._parts = [Counts(arrays["indptr"], arrays["rows"], arrays["counts"])]
+        check_counts(index._parts[0], len(starts) - 1, corpus.num_rows, f"bm25 index {folder}")
+        if len(arrays["lengths"]) != corpus.num_rows:
+            raise ConfigError(f"bm25 index {folder} has {len(arrays['lengths'])} rows, the corpus {corpus.num_rows}")
         index._lengths = np.asarray(arrays["lengths"])
         index._follow()
         return index

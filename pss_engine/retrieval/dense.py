@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,6 +89,11 @@ class Dense:
         stored = IndexFolder(folder, "dense")
         stored.check({"corpus": corpus.digest, "encoder": encoder.fingerprint, "vector_type": vector_type})
         arrays = stored.arrays(("vectors", "scales") if vector_type == "int8" else ("vectors",))
+        shape, dtype = arrays["vectors"].shape, arrays["vectors"].dtype.name
+        scales = arrays.get("scales")
+        fits = scales is None or (scales.shape == shape[:1] and bool((scales > 0).all() and np.isfinite(scales).all()))
+        if shape != (corpus.num_rows, encoder.dim) or dtype != vector_type or not fits:
+            raise ConfigError(f"dense index {folder} is damaged: {dtype} {list(shape)} or its scales do not fit")
         index = cls.__new__(cls)
         index.corpus, index.encoder, index.vector_type = corpus, encoder, vector_type
         index._vectors = torch.from_numpy(arrays["vectors"])

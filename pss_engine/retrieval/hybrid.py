@@ -18,6 +18,7 @@ from pss_engine.retrieval.corpus import Corpus
 from pss_engine.retrieval.dense import Dense
 from pss_engine.retrieval.fusion import RRF_CONSTANT
 from pss_engine.retrieval.passage import Hit, Passage
+from pss_engine.retrieval.placement import Placement
 from pss_engine.retrieval.search import check_search, ranks_of, shares_of
 
 RRF_DEPTH = 50
@@ -29,7 +30,7 @@ class Found:
     """Evidence of a batch of questions, still as rows of the corpus.
 
     Attributes:
-        rows: [G, k] int32, best first, -1 where there is none.
+        rows: [G, at most k] int32, best first, -1 where there is none.
         hits: the same as ids and scores: of the one ranking, or fused.
         rankings: of each question, the ranking of each of its texts by each index, by name and place of the text.
     """
@@ -46,6 +47,8 @@ class Hybrid:
         bm25, dense: at least one; over the same corpus.
         depth: passages of each ranking before they are fused.
         weights: of the BM25 and of the dense rankings in reciprocal rank fusion.
+        device: where is searched. On CUDA indexes and token ids lie there and prompts are gathered there; rankings
+            are copied back for what is reported.
 
     Raises:
         ConfigError: no index, indexes of two corpora, or a depth or weight out of range.
@@ -58,6 +61,7 @@ class Hybrid:
         depth: int = RRF_DEPTH,
         weights: tuple[float, float] = (1.0, 1.0),
         constant: float = RRF_CONSTANT,
+        device: str = "cpu",
     ) -> None:
         indexes = [index for index in (bm25, dense) if index is not None]
         if not indexes or any(index.corpus is not indexes[0].corpus for index in indexes):
@@ -67,6 +71,7 @@ class Hybrid:
         if not (constant >= 0 and all(0 < weight < float("inf") for weight in weights)):
             raise ConfigError(f"weights {weights} must be above 0 and finite, constant {constant} 0 or more")
         self.bm25, self.dense, self.depth, self.weights, self.constant = bm25, dense, depth, weights, constant
+        self._place = Placement(device)
 
     @property
     def corpus(self) -> Corpus:
@@ -97,6 +102,7 @@ class Hybrid:
         check_search([], k)
         if any(not texts or isinstance(texts, str) for texts in questions):
             raise ConfigError("every question needs a list of at least one text to search with")
+        k = min(k, self.corpus.num_rows)
         if not questions:
             return Found(torch.zeros(0, k, dtype=torch.int32), [], [])
         texts = [text for question in questions for text in question]
@@ -106,17 +112,21 @@ class Hybrid:
         depth = min(max(k, self.depth if max(lists_of, default=1) > 1 else 0), self.corpus.num_rows)
         if depth > MAX_DEPTH:
             raise ConfigError(f"k is {k}; a ranking holds at most {MAX_DEPTH} passages")
+        place, version = self._place, self.corpus.version
         dense, scales = (None, torch.ones(0)) if self.dense is None else self.dense.dense(texts)
         sparse = None if self.bm25 is None else self.bm25.sparse(texts)
-        found: Retrieved = retrieve_topk(
-            ranks_of(self.corpus),
-            dense,
-            sparse,
-            torch.tensor(owners * len(indexes), dtype=torch.int32),
-            self._shares(len(texts), depth),
-            *self._masks(len(questions), masks),
+        chosen, mask_ids = self._masks(len(questions), masks)
+        on_device: Retrieved = retrieve_topk(
+            place.held("ranks", ranks_of(self.corpus), version),
+            dense if dense is None else place.dense(dense, version),
+            sparse if sparse is None else place.sparse(sparse, version),
+            torch.tensor(owners * len(indexes), dtype=torch.int32).to(place.device),
+            self._shares(len(texts), depth).to(place.device),
+            chosen if chosen is None else chosen.to(place.device),
+            mask_ids.to(place.device),
             k,
         )
+        found = Retrieved(*(tensor.cpu() for tensor in on_device))
         scores = found.list_scores.clone()
         scores[: len(scales)] *= scales[:, None]
         rankings = self._rankings(questions, found.list_passages, scores)
@@ -124,14 +134,19 @@ class Hybrid:
             next(iter(own.values()))[:k] if len(own) == 1 else self._hits(rows, (shares * 2.0**-SHARE_BITS))
             for own, rows, shares in zip(rankings, found.passages, found.shares.double(), strict=True)
         ]
-        return Found(found.passages, hits, rankings)
+        return Found(on_device.passages, hits, rankings)
 
     def prompts(self, found: Found, before: list[Tensor], after: list[Tensor], separator: Tensor) -> list[Tensor]:
         """Token ids of the answer prompts, see ``gather_tokens``. Raises ConfigError if the corpus holds none."""
         if not self.corpus.tokenizer:
             raise ConfigError("the corpus holds no token ids; load it with the model's tokenizer")
-        tokens, starts = self.corpus.tokens
-        return gather_tokens(found.rows, torch.from_numpy(tokens), torch.from_numpy(starts), before, after, separator)
+        place, version = self._place, self.corpus.version
+        tokens, starts = (
+            place.held(name, torch.from_numpy(array), version)
+            for name, array in zip(("tokens", "starts"), self.corpus.tokens, strict=True)
+        )
+        first, last = ([tensor.to(place.device) for tensor in side] for side in (before, after))
+        return gather_tokens(found.rows, tokens, starts, first, last, separator.to(place.device))
 
     def _shares(self, num_texts: int, depth: int) -> Tensor:
         lexical, dense = self.weights
@@ -143,6 +158,8 @@ class Hybrid:
         present = self.corpus.present
         rows: list[Mask] = [] if present.all() else [present]
         ids = [len(rows) - 1] * num_groups
+        if masks is not None and len(masks) != num_groups:
+            raise ConfigError(f"{len(masks)} masks for {num_groups} questions; give one, or None, for each")
         known: dict[int, int] = {}
         for group, mask in enumerate(masks or []):
             if mask is None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pss_engine.errors import ConfigError
 from pss_engine.retrieval.columns import Array
 
 
@@ -67,6 +68,19 @@ def keep(postings: Counts, present: npt.NDArray[np.bool_]) -> Counts:
     kept = present[postings.rows]
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
     return Counts(before[postings.indptr], postings.rows[kept], postings.counts[kept])
+
+
+def check_counts(postings: Counts, num_terms: int, num_rows: int, where: str) -> None:
+    """Raises ConfigError unless these are a CSR [num_terms, num_rows]; else a search would read beyond their ends."""
+    indptr, rows, counts = postings
+    inner = np.ones(max(len(rows) - 1, 0), np.bool_)
+    if len(indptr) == num_terms + 1 and indptr[0] == 0 and indptr[-1] == len(rows) and (np.diff(indptr) >= 0).all():
+        ends = indptr[1:-1][(indptr[1:-1] > 0) & (indptr[1:-1] < len(rows))]
+        inner[ends - 1] = False  # where a new term begins, rows may fall
+        ascending = (np.diff(rows)[inner] > 0).all()
+        if ascending and len(counts) == len(rows) and (not len(rows) or (rows.min() >= 0 and rows.max() < num_rows)):
+            return
+    raise ConfigError(f"{where} is damaged: its postings are not those of {num_terms} terms in {num_rows} passages")
 
 
 def _starts(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -175,7 +175,11 @@ def test_arguments_outside_the_contract_are_refused(backend: str) -> None:
     dense, sparse = dense_search(2, 5, 8, torch.int8), sparse_search(2, 5)
     good = search(dense, sparse, 5)
     wrong_terms = SparseSearch(sparse.terms + 100, sparse.starts, sparse.indptr, sparse.passages, sparse.weights)
+    late = SparseSearch(sparse.terms, sparse.starts + 1, sparse.indptr, sparse.passages, sparse.weights)
+    beyond = SparseSearch(sparse.terms, sparse.starts, sparse.indptr + 10**6, sparse.passages, sparse.weights)
     for place, value, message in (
+        (2, late, "starts.* must rise from 0 to"),
+        (2, beyond, "has the postings 10"),
         (0, good[0].long(), "tensors do not fit"),
         (1, DenseSearch(dense.queries.float(), dense.vectors, dense.scales), "dense tensors do not fit"),
         (1, DenseSearch(dense.queries, dense.vectors), "dense tensors do not fit"),

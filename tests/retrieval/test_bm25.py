@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pss_engine.errors import ConfigError
 from pss_engine.retrieval import BM25, Corpus, Hit, Passage
+from pss_engine.retrieval.columns import map_columns, save_columns
 from tests.tiny import tiny_tokenizer
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -89,6 +90,14 @@ def test_an_index_of_something_else_is_refused(tmp_path: Path) -> None:
         BM25.open(tmp_path, corpus, analyzer="tokens", tokenizer=tiny_tokenizer())
     with pytest.raises(ConfigError, match=r"is of corpus .* build it again"):
         BM25.open(tmp_path, Corpus([Passage("b", "", "text")]))
+    names = ("indptr", "rows", "counts", "lengths", "terms.bytes", "terms.lengths")
+    mapped = map_columns(tmp_path / "bm25.safetensors", names)
+    whole = {name: array.copy() for name, array in mapped.items()}  # the file under the map is about to shrink
+    for name, values in (("indptr", [0, 9]), ("rows", [7]), ("counts", [1, 1])):
+        damaged = {**whole, name: np.array(values, whole[name].dtype)}
+        save_columns(tmp_path / "bm25.safetensors", damaged)
+        with pytest.raises(ConfigError, match="is damaged: its postings are not those of 1 terms in 1 passages"):
+            BM25.open(tmp_path, corpus)
     (tmp_path / "bm25.safetensors").write_bytes(b"short")
     with pytest.raises(ConfigError, match="index file"):
         BM25.open(tmp_path, corpus)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,21 @@ def test_progress_is_told_in_bytes_of_the_source(tmp_path: Path) -> None:
     size = path.stat().st_size
     assert [total for _, total in told] == [size] * 3 and told[-1] == (size, size)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_a_build_holds_a_batch_in_memory_not_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    with path.open("w") as file:
+        for i in range(20_000):
+            file.write(json.dumps(row(f"d{i}", f"{i} " * 200)) + "\n")
+    tracemalloc.start()
+    try:
+        corpus = Corpus.build(path, tmp_path / "built")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(corpus) == 20_000
+    assert peak < path.stat().st_size / 2  # ids and lengths of all passages, texts of one batch
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from pss_engine.errors import ConfigError
 from pss_engine.retrieval import Corpus, Dense, Passage
+from pss_engine.retrieval.columns import save_columns
 from pss_engine.retrieval.quantize import VECTOR_TYPES, store_as
 from tests.retrieval.encoders import real_encoder, tiny_encoder
 
@@ -78,6 +80,11 @@ def test_an_index_of_something_else_is_refused(tmp_path: Path) -> None:
         Dense.open(tmp_path, corpus, tiny_encoder(), "float32")
     with pytest.raises(ConfigError, match=r"dense\.json: no such file"):
         Dense.open(tmp_path / "nowhere", corpus, tiny_encoder())
+    save_columns(
+        tmp_path / "dense.safetensors", {"vectors": np.zeros((20, 32), np.int8), "scales": np.zeros(20, np.float32)}
+    )
+    with pytest.raises(ConfigError, match="is damaged"):
+        Dense.open(tmp_path, corpus, tiny_encoder())
     with pytest.raises(ConfigError, match="vector type 'int4' is unknown"):
         Dense(corpus, tiny_encoder(), "int4")
 

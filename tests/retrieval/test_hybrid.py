@@ -98,6 +98,20 @@ def test_prompts_are_the_stored_token_ids_in_order_of_rank(hybrid: Hybrid) -> No
     assert nothing.prompts(nothing.retrieve([["unheard"]], 2), [before], [after], separator)[0].tolist() == [1, 2]
 
 
+@pytest.mark.gpu
+def test_a_search_on_cuda_finds_the_same(hybrid: Hybrid) -> None:
+    hybrid.corpus.tokenize(tiny_tokenizer())
+    there = Hybrid(hybrid.bm25, hybrid.dense, depth=12, device="cuda")
+    for _ in range(2):
+        ours, theirs = hybrid.retrieve(QUESTIONS, 4), there.retrieve(QUESTIONS, 4)
+        assert theirs.rows.device.type == "cuda"
+        assert (theirs.hits, theirs.rankings) == (ours.hits, ours.rankings)
+        edges, separator = [torch.tensor([1]).int()] * 3, torch.tensor([7]).int()
+        prompts = [index.prompts(found, edges, edges, separator) for index, found in ((hybrid, ours), (there, theirs))]
+        assert [row.tolist() for row in prompts[0]] == [row.tolist() for row in prompts[1]]
+        hybrid.corpus.remove([ours.hits[0][0].passage_id])  # what was moved is moved again
+
+
 def test_wrong_calls_are_refused(hybrid: Hybrid) -> None:
     for wrong, message in (
         (lambda: Hybrid(), "needs a BM25 index, a dense one, or both"),
@@ -105,6 +119,7 @@ def test_wrong_calls_are_refused(hybrid: Hybrid) -> None:
         (lambda: Hybrid(hybrid.bm25, depth=0), "depth is 0"),
         (lambda: Hybrid(hybrid.bm25, weights=(0.0, 1.0)), "must be above 0"),
         (lambda: hybrid.retrieve([["a"]], 0), "k is 0"),
+        (lambda: hybrid.retrieve([["a"]], 1, [None, None]), "2 masks for 1 questions"),
         (lambda: hybrid.retrieve([[]], 1), "at least one text"),
         (lambda: hybrid.search("text", 1), "list of queries"),
     ):

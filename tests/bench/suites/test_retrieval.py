@@ -13,6 +13,7 @@ import torch
 from bench.suites import Options, relevance
 from bench.suites.retrieval import dense, hybrid, lexical, synthetic
 from bench.suites.retrieval.data import followup_queries, followups
+from tests.retrieval.encoders import tiny_encoder
 
 
 def test_all_dense_ways_find_the_same() -> None:
@@ -57,6 +58,14 @@ def test_measures_follow_their_formulas() -> None:
     assert relevance.ndcg(["x", "a"], gains, 10) == pytest.approx(3 / math.log2(3) / ideal)
     assert relevance.ndcg(["x", "a"], gains, 1) == 0
     assert relevance.recall(["b", "x"], ["a", "b"]) == 0.5
+
+
+def test_relevance_is_measured_beside_the_peer() -> None:
+    documents = [{"id": f"d{i}", "title": "", "text": f"word{i} common"} for i in range(12)]
+    queries = [{"id": "q", "query": "word3"}, {"id": "unjudged", "query": "word4"}]
+    found = [*relevance._cranfield(tiny_encoder(), documents, queries, {"q": {"d3": 2.0}})]
+    bm25 = {row.backend: row.samples for row in found if row.metric == "ndcg_at_10" and "bm25" in row.backend}
+    assert set(map(tuple, bm25.values())) == {(1.0,)} and all(row.n == 1 for row in found)
 
 
 def test_follow_ups_are_later_turns_with_evidence(tmp_path: Path) -> None:
