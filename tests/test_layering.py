@@ -29,6 +29,10 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 # Those that decide move integers; tensors are for those that compute.
 DECIDERS = (
+    "agents/limits.py",
+    "agents/messages.py",
+    "agents/replies.py",
+    "agents/request.py",
     "engine/audit.py",
     "engine/budget.py",
     "engine/drafting.py",

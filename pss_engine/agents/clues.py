@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pss_engine.agents.calls import Calls
 from pss_engine.agents.endpoint import Endpoint
 from pss_engine.agents.faults import Fault
@@ -13,15 +15,17 @@ class Clues:
 
     Args:
         endpoint: the engine of this process, in which the state is registered.
-        instruction: the one that the states were trained on.
+        instructions: by session, what its state was trained on; the writer's own where a session is not named.
     """
 
-    def __init__(self, endpoint: Endpoint, max_new_tokens: int = 64, instruction: str = INSTRUCTION) -> None:
-        self._endpoint, self._max_new_tokens, self._instruction = endpoint, max_new_tokens, instruction
+    def __init__(
+        self, endpoint: Endpoint, max_new_tokens: int = 64, instructions: Mapping[str, str] | None = None
+    ) -> None:
+        self._endpoint, self._max_new_tokens, self._instructions = endpoint, max_new_tokens, dict(instructions or {})
 
     async def tell(self, calls: Calls, session: str, question: str) -> str:
         """The clue for a question. Raises Fault where it is empty: nothing else is searched in its place."""
-        messages = clue_messages(self._instruction, question)
+        messages = clue_messages(self._instructions.get(session, INSTRUCTION), question)
         with calls.spans.span("invoke_agent", "retriever", gen_ai__agent__name="retriever"):
             done = await calls.make("retriever", self._endpoint, messages, self._max_new_tokens, session)
         if not (clue := done.text.strip()):

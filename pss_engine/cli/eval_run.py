@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,18 +18,22 @@ if TYPE_CHECKING:
     from pss_engine.agents.memory import KeyValueStore
     from pss_engine.evaluation.plan import RunPlan
     from pss_engine.evaluation.questions import Question
+    from pss_engine.state import SessionState
+
+_TTL_S = 7 * 24 * 3600.0
 
 
 @contextmanager
 def service_of(options: AgentOptions, model: ModelOptions, questions: Sequence[Question]) -> Iterator[AgentService]:
     """A service whose evidence are the passages of the questions, over an engine that ends with it."""
-    from pss_engine.agents import AGENTS, AgentService, EngineEndpoint, HTTPEndpoint, Limits, Model
+    from pss_engine.agents import AGENTS, AgentService, Clues, EngineEndpoint, HTTPEndpoint, Limits, Model
     from pss_engine.agents.memory import EvidencePool, TraceMemory
     from pss_engine.cli.runtime import open_engine, open_model
     from pss_engine.engine import AsyncEngine
     from pss_engine.metrics import AgentCounters
     from pss_engine.retrieval import Encoder
     from pss_engine.retrieval.stores import MemoryStore
+    from pss_engine.writer import INSTRUCTION
 
     limits = Limits(
         threshold=options.threshold,
@@ -37,7 +42,11 @@ def service_of(options: AgentOptions, model: ModelOptions, questions: Sequence[Q
         max_calls=options.max_calls,
     )
     units, encoder, counters = _units(options.units), Encoder(options.encoder), AgentCounters()
-    running = AsyncEngine(open_engine(model, open_model(model)))
+    states = _states(options.store, questions)
+    engine = open_engine(model, open_model(model), [state.max_rank for state in states])
+    for state in states:
+        engine.add_state(state)
+    running = AsyncEngine(engine)
     try:
         small = Model(EngineEndpoint(running, model.model), options.prompts)
         large = small
@@ -49,10 +58,17 @@ def service_of(options: AgentOptions, model: ModelOptions, questions: Sequence[Q
         yield AgentService(
             models,
             EvidencePool(MemoryStore(encoder.dim), encoder, passages, counters),
-            TraceMemory(MemoryStore(encoder.dim), units, encoder, counters),
+            # a name of its own: another run on the same storage clears its traces, not ours
+            TraceMemory(MemoryStore(encoder.dim), units, encoder, counters, f"traces-{uuid.uuid4().hex}", _TTL_S),
             units,
             counters,
             limits,
+            Clues(
+                small.endpoint,
+                instructions={
+                    state.session_id: str(state.meta.writer.get("instruction", INSTRUCTION)) for state in states
+                },
+            ),
         )
     finally:
         running.close()
@@ -84,6 +100,13 @@ def plan_of(
         limits,
         {**versions, "transformers": transformers.__version__},
     )
+
+
+def _states(store: Path | None, questions: Sequence[Question]) -> list[SessionState]:
+    from pss_engine.state import StateStore
+
+    sessions = sorted({question.session for question in questions} - {""})
+    return [StateStore(store).get(session) for session in sessions] if store else []
 
 
 def _units(name: str) -> KeyValueStore:

@@ -77,7 +77,7 @@ def turns(plan: RunPlan, questions: Sequence[Question]) -> Iterator[Turn]:
         for at, question in enumerate(questions):
             shift = (at + replicate) % len(plan.arms)
             scope = tuple(passage.id for passage in question.passages)
-            request = AgentRequest(question.text, question.id, scope=scope, seed=plan.seed)
+            request = AgentRequest(question.text, question.id, session=question.session, scope=scope, seed=plan.seed)
             for arm in [*plan.arms[shift:], *plan.arms[:shift]]:
                 yield Turn(position, replicate, arm, question, as_arm(request, arm))
                 position += 1

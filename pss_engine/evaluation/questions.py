@@ -16,6 +16,7 @@ class Question:
     """A question, its answers, and the passages given with it.
 
     Attributes:
+        session: whose state gives the clues in the arm ``coa-pss``; empty = none.
         cell: the dataset that it comes from; questions of a cell share a difficulty profile.
         passages: ids begin with the question's id, so that a pool holds those of all questions.
     """
@@ -25,12 +26,14 @@ class Question:
     text: str
     answers: tuple[str, ...]
     passages: tuple[Passage, ...]
+    session: str = ""
 
 
 def load_questions(path: Path, per_cell: int, seed: int) -> list[Question]:
     """``per_cell`` questions of each dataset in a JSONL file, drawn with a seed; all in order of their id.
 
-    Lines: ``id``, ``source``, ``question``, ``answer``, ``answer_aliases``, ``paragraphs`` (``title``, ``text``).
+    Lines: ``id``, ``source``, ``question``, ``answer``, ``paragraphs`` (``title``, ``text``), and where there are any
+    ``answer_aliases`` and ``session``.
 
     Raises:
         ConfigError: no such file, a line that is no question, a question that is there twice, or a cell too small.
@@ -69,4 +72,6 @@ def _question(row: dict[str, object]) -> Question:
         raise TypeError("paragraphs and answer_aliases must be lists")
     passages = [Passage(f"{name}/{at}", p["title"], p["text"]) for at, p in enumerate(paragraphs)]
     answers = tuple(str(answer) for answer in [row["answer"], *aliases])
-    return Question(name, str(row["source"]), str(row["question"]), answers, tuple(passages))
+    return Question(
+        name, str(row["source"]), str(row["question"]), answers, tuple(passages), str(row.get("session", ""))
+    )

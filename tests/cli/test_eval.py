@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,21 @@ def test_a_run_is_reported_with_its_gaps_and_goes_on(pss: Pss, model: str, encod
     assert other.code == 2 and "is of another plan" in other.err
 
 
+def test_states_of_a_store_give_the_clues(pss: Pss, model: str, encoder: Path, files: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in write_questions(tmp_path).read_text().splitlines()]
+    path = tmp_path / "with_sessions.jsonl"
+    path.write_text("".join(json.dumps({**row, "session": "heron"}) + "\n" for row in rows))
+    argv = ["eval", "ablation", path, "--model", model, "--encoder", encoder, *FAST, "--store", files / "store"]
+    ran = pss(*argv, "--replicates", 1, "--arms", "coa-pss", "--units", tmp_path / "units.db", "--json")
+    assert ran.code == 0, ran.err
+    arm = ran.json["arms"]["coa-pss"]
+    assert arm["n"] == 2 and arm["counters"]["num_calls"] > 0
+    records = [json.loads(line) for line in (tmp_path / "pss_run" / "records.jsonl").read_text().splitlines()]
+    clues = [call for row in records for call in row["usage"]["calls"] if call["state_bytes"]]
+    assert len(clues) >= arm["counters"]["num_clues"] and {call["agent"] for call in clues} <= {"retriever"}
+    assert all(row["request"]["session"] == "heron" for row in records)
+
+
 def test_arms_without_an_ablation_say_so(pss: Pss, model: str, encoder: Path, tmp_path: Path) -> None:
     argv = ["eval", "ablation", write_questions(tmp_path), "--model", model, "--encoder", encoder, *FAST]
     ran = pss(*argv, "--replicates", 1, "--arms", "flat", "--arms", "rag")
@@ -68,9 +84,13 @@ def test_arms_without_an_ablation_say_so(pss: Pss, model: str, encoder: Path, tm
     [
         (["ablation", "nothing.jsonl"], "questions 'nothing.jsonl' cannot be read"),
         (["ablation", "q.jsonl", "--arms", "best"], "arm 'best' is unknown; choices: flat, rag"),
+        (["ablation", "q.jsonl", "--arms", "coa-pss", "--per-cell", "1"], "needs --store, and a session in every line"),
         (["report", "nothing"], "'nothing' is no run"),
     ],
 )
-def test_what_cannot_be_run_is_told_before_a_model_is_loaded(pss: Pss, argv: list[str], message: str) -> None:
+def test_what_cannot_be_run_is_told_before_a_model_is_loaded(
+    pss: Pss, argv: list[str], message: str, tmp_path: Path
+) -> None:
+    write_questions(tmp_path).rename(tmp_path / "q.jsonl")
     ran = pss("eval", *argv)
     assert ran.code == 2 and message in ran.err and "loaded" not in ran.err
