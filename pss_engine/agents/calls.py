@@ -50,13 +50,14 @@ class Calls:
         messages: Sequence[Message],
         max_new_tokens: int,
         session: str | None = None,
+        stop: tuple[str, ...] = (),
     ) -> Completion:
         """Raises Fault, or BudgetSpent before a call too many."""
         if self._made >= self._most:
             raise BudgetSpent(f"the query may make {self._most} calls, and {agent} needs another")
         self._made += 1
         self.counters.num_calls += 1
-        call = Call(agent, self.query, messages, max_new_tokens, seed=self._seed, session=session)
+        call = Call(agent, self.query, messages, max_new_tokens, seed=self._seed, session=session, stop=stop)
         named = {
             "gen_ai__agent__name": agent,
             "gen_ai__request__model": endpoint.name,

@@ -17,6 +17,7 @@ class Call:
     Attributes:
         query: id of the user's query; its calls are accounted together and share no prefix with those of others, so
             that no arm finds what another has left in a cache.
+        stop: texts that end the answer; they are not part of it.
         session: the state that the call is decoded with; only in-process endpoints have any.
     """
 
@@ -27,6 +28,7 @@ class Call:
     temperature: float = 0.0
     seed: int = 0
     session: str | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,9 @@ class EngineEndpoint:
         self.name, self._engine = name, engine
 
     async def complete(self, call: Call) -> Completion:
-        sampling = SamplingParams(max_new_tokens=call.max_new_tokens, temperature=call.temperature, seed=call.seed)
+        sampling = SamplingParams(
+            max_new_tokens=call.max_new_tokens, temperature=call.temperature, seed=call.seed, stop=call.stop
+        )
         request = Request(
             list(call.messages),
             sampling,

@@ -81,6 +81,7 @@ class HTTPEndpoint:
             "max_tokens": call.max_new_tokens,
             "temperature": call.temperature,
             "seed": call.seed,
+            **({"stop": list(call.stop)} if call.stop else {}),
         }
         received = bytearray()
         try:

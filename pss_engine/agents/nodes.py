@@ -40,13 +40,21 @@ class Node(Generic[T]):
     Args:
         template: name of its prompt.
         read: reply to value; raises Malformed.
+        stop: texts that end a reply.
     """
 
     def __init__(
-        self, agent: str, template: str, model: Model, max_new_tokens: int, max_repairs: int, read: Callable[[str], T]
+        self,
+        agent: str,
+        template: str,
+        model: Model,
+        max_new_tokens: int,
+        max_repairs: int,
+        read: Callable[[str], T],
+        stop: tuple[str, ...] = (),
     ) -> None:
         self.agent, self._template, self.model, self._read = agent, template, model, read
-        self._max_new_tokens, self._max_repairs = max_new_tokens, max_repairs
+        self._max_new_tokens, self._max_repairs, self._stop = max_new_tokens, max_repairs, stop
 
     async def ask(self, calls: Calls, **values: str) -> T:
         """The value of the reply.
@@ -59,7 +67,9 @@ class Node(Generic[T]):
         messages = render(prompts, self._template, values)
         with calls.spans.span("invoke_agent", self.agent, gen_ai__agent__name=self.agent):
             for repair in range(self._max_repairs + 1):
-                done = await calls.make(self.agent, self.model.endpoint, messages, self._max_new_tokens)
+                done = await calls.make(
+                    self.agent, self.model.endpoint, messages, self._max_new_tokens, stop=self._stop
+                )
                 try:
                     value = self._read(done.text)
                 except Malformed as error:
@@ -93,15 +103,18 @@ class Nodes:
         self.decomposer: Node[tuple[str, ...]] = self._node(
             "decomposer", lambda text: forms["decomposer"].questions(text, limits.max_questions)
         )
-        self.retriever: Node[str] = self._node("retriever", forms["retriever"].search)
+        self.retriever: Node[str] = self._node("retriever", forms["retriever"].search, one_line=True)
         self.reasoner: Node[str] = self._node("reasoner", free_text)
-        self.critic: Node[Verdict] = self._node("critic", lambda text: forms["critic"].verdict(text, threshold))
+        self.critic: Node[Verdict] = self._node(
+            "critic", lambda text: forms["critic"].verdict(text, threshold), one_line=True
+        )
         self.synthesiser: Node[str] = self._node("synthesiser", forms["synthesiser"].answer)
         self.answer_critic: Node[Verdict] = self._node(
-            "answer_critic", lambda text: forms["answer_critic"].answer_verdict(text, threshold)
+            "answer_critic", lambda text: forms["answer_critic"].answer_verdict(text, threshold), one_line=True
         )
         self.answerer: Node[str] = self._node("reasoner", forms["reasoner"].answer, "answerer")
 
-    def _node(self, agent: str, read: Callable[[str], T], template: str = "") -> Node[T]:
-        limits, template = self.limits, template or agent
-        return Node(agent, template, self.models[agent], limits.max_tokens[template], limits.max_repairs, read)
+    def _node(self, agent: str, read: Callable[[str], T], template: str = "", one_line: bool = False) -> Node[T]:
+        limits, template, model = self.limits, template or agent, self.models[agent]
+        stop = FORMS[model.prompts].end if one_line else ()
+        return Node(agent, template, model, limits.max_tokens[template], limits.max_repairs, read, stop)

@@ -18,7 +18,7 @@ from pss_engine.agents.messages import Verdict
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 _BULLET = re.compile(r"^(?:\d+[.)]|[-*])\s+")
 _NUMBER = r"(0(?:\.\d+)?|1(?:\.0+)?)"
-_VERDICT = re.compile(rf"{_NUMBER}\s+(accept|re-reason|re-retrieve)")
+_VERDICT = re.compile(rf"{_NUMBER}(?:\s+(accept|re-reason|re-retrieve))?")
 _REFERENCE = re.compile(r"#(\d+)")
 
 
@@ -28,13 +28,18 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True)
 class Form:
-    """How the replies of one set of prompts are read. Every function takes the text and raises Malformed."""
+    """How the replies of one set of prompts are read. Every function takes the text and raises Malformed.
+
+    Attributes:
+        end: what ends a reply of one line, where the form has such.
+    """
 
     questions: Callable[[str, int], tuple[str, ...]]
     search: Callable[[str], str]
     verdict: Callable[[str, float], Verdict]
     answer_verdict: Callable[[str, float], Verdict]
     answer: Callable[[str], str]
+    end: tuple[str, ...] = ()
 
 
 def references(question: str) -> tuple[int, ...]:
@@ -98,7 +103,10 @@ def _line_verdict(text: str, threshold: float) -> Verdict:
     match = _VERDICT.fullmatch(_one_line(text, "a score and a route"))
     if match is None:
         raise Malformed("it is not a score from 0.0 to 1.0 followed by accept, re-reason or re-retrieve")
-    return _verdict(float(match[1]), match[2], "", threshold)
+    score = float(match[1])
+    if match[2] is None and score < threshold:
+        raise Malformed(f"score {score:.2f} is below {threshold:.2f}, and no route is given")
+    return _verdict(score, match[2] or "accept", "", threshold)
 
 
 def _line_answer_verdict(text: str, threshold: float) -> Verdict:
@@ -162,6 +170,7 @@ FORMS = {
         _line_verdict,
         _line_answer_verdict,
         free_text,
+        ("\n",),
     ),
     "large": Form(
         _json_questions,

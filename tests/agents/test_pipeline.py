@@ -117,6 +117,12 @@ def test_spent_calls_end_a_query():
     assert len(endpoint.calls) == 4 == len(record.usage.calls)
 
 
+def test_replies_of_one_line_end_at_the_line():
+    _, endpoint, _ = run(always())
+    stops = {call.agent: call.stop for call in endpoint.calls}
+    assert {agent for agent, stop in stops.items() if stop == ("\n",)} == {"retriever", "critic", "answer_critic"}
+
+
 def test_the_peak_names_its_agent():
     record, endpoint, _ = run(always(reasoner="long " * 500))
     peak = record.usage.peak_call

@@ -69,8 +69,14 @@ def test_verdict_lines(text):
     assert text.split() == [text.split()[0], verdict.route] and verdict.score == float(text.split()[0])
 
 
+def test_a_score_that_accepts_needs_no_route():
+    assert SMALL.verdict("0.9", 0.7).route == "accept"
+    with pytest.raises(Malformed, match=r"score 0\.40 is below 0\.70, and no route is given"):
+        SMALL.verdict("0.4", 0.7)
+
+
 @pytest.mark.parametrize(
-    "text", ["0.9", "accept", "0.9 maybe", "1.5 accept", "90% accept", "0.9 accept\nbecause", "-0 accept"]
+    "text", ["0.4", "accept", "0.9 maybe", "1.5 accept", "90% accept", "0.9 accept\nbecause", "-0 accept"]
 )
 def test_verdict_lines_that_are_refused(text):
     with pytest.raises(Malformed):
