@@ -72,3 +72,52 @@ class RetrievalCounters:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+@dataclass
+class AgentCounters:
+    """What the agent pipeline and its memory did. A run summary prints every one of them, also those that are 0.
+
+    Attributes:
+        num_calls: calls of models; num_call_faults: those of them that brought no answer.
+        num_malformed, num_repaired: replies that could not be read, and those read after they were asked for again.
+        num_unreadable: nodes whose reply stayed malformed.
+        num_loops, num_rejections: loops of the Reasoner, and verdicts below the threshold.
+        num_re_reasoned, num_re_retrieved: loops by the route that led to them.
+        num_gave_up: sub-questions and answers that no attempt of theirs was accepted for.
+        num_units_written, num_units_reused, num_unit_faults, num_unit_damaged: Communication Units in tier 2.
+        num_evidence_searches, num_reranked: ``search_reranked`` and the passages that it scored again.
+        num_recall_searches, num_recalled: ``search_outputs`` and the traces that it brought.
+        num_traces_written, num_traces_lost, num_trace_faults: ``store_qkv`` and what became of traces.
+        num_clues: search texts that a session state gave.
+    """
+
+    num_calls: int = 0
+    num_call_faults: int = 0
+    num_malformed: int = 0
+    num_repaired: int = 0
+    num_unreadable: int = 0
+    num_loops: int = 0
+    num_rejections: int = 0
+    num_re_reasoned: int = 0
+    num_re_retrieved: int = 0
+    num_gave_up: int = 0
+    num_units_written: int = 0
+    num_units_reused: int = 0
+    num_unit_faults: int = 0
+    num_unit_damaged: int = 0
+    num_evidence_searches: int = 0
+    num_reranked: int = 0
+    num_recall_searches: int = 0
+    num_recalled: int = 0
+    num_traces_written: int = 0
+    num_traces_lost: int = 0
+    num_trace_faults: int = 0
+    num_clues: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    def since(self, before: dict[str, int]) -> dict[str, int]:
+        """What was added to an earlier ``to_dict``."""
+        return {name: value - before[name] for name, value in self.to_dict().items()}

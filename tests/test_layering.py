@@ -21,13 +21,18 @@ LAYERS = (
     ("kv", "state", "models"),
     ("engine", "writer", "retrieval"),
     ("agents", "session", "demo"),
-    ("server", "cli", "evaluation"),
+    ("evaluation",),
+    ("server", "cli"),
     ("testing",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 # Those that decide move integers; tensors are for those that compute.
 DECIDERS = (
+    "agents/limits.py",
+    "agents/messages.py",
+    "agents/replies.py",
+    "agents/request.py",
     "engine/audit.py",
     "engine/budget.py",
     "engine/drafting.py",

@@ -16,6 +16,7 @@ SUITES = {
     "cpu": "kernels by weight format beside the machine's limits, tokens/s, memory, quality, against the peers",
     "engine": "many states in one batch against PEFT, states that come and go, drafts, prefixes, idle cost",
     "kv": "KV bytes of flat, RAG and decomposed calls, of the cut, of block sizes; cost of the ledger (needs the data)",
+    "agents": "six agents against flat and RAG calls on multi-hop questions: KV, recall, answers (needs the data)",
     "retrieval": "dense, BM25 and fused top-k against others, index size and build, from clue to answer prompt",
     "relevance": "what is found on Cranfield and on real follow-up conversations (needs the evaluation data)",
     "gpu": "a GPU with the shape of Qwen2.5-7B: kernels, decoding with states, loads, clues (needs a CUDA device)",

@@ -13,6 +13,7 @@ from pss_engine.cli.cache import clear, list_entries
 from pss_engine.cli.clue import clue
 from pss_engine.cli.demo import demo
 from pss_engine.cli.doctor import doctor
+from pss_engine.cli.eval import ablation, report
 from pss_engine.cli.generate import generate
 from pss_engine.cli.index import index
 from pss_engine.cli.inspect import model, state, store
@@ -52,6 +53,10 @@ LIFE: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("export", export, "pss state export falcon adapter/"),
     ("import", import_, "pss state import falcon adapter/"),
 )
+EVALUATIONS: tuple[tuple[Callable[..., Any], str], ...] = (
+    (ablation, "pss eval ablation multihop_qa.jsonl --per-cell 15 --out run"),
+    (report, "pss eval report run"),
+)
 
 
 def build_app() -> App:
@@ -82,4 +87,9 @@ def build_app() -> App:
         life.command(command, name=name, sort_key=at, help_epilogue=f"Example: {example}")
     life.help_epilogue = f"Example: {LIFE[0][2]}"
     app.command(life)
+    evaluate = App(name="eval", help="Measure arms and ablations of the agents.", sort_key=len(COMMANDS) + 1)
+    for at, (command, example) in enumerate(EVALUATIONS):
+        evaluate.command(command, sort_key=at, help_epilogue=f"Example: {example}")
+    evaluate.help_epilogue = f"Example: {EVALUATIONS[0][1]}"
+    app.command(evaluate)
     return app

@@ -19,7 +19,7 @@ from pss_engine.writer import WriterConfig
 from tests.cli.conftest import Pss, python
 
 COMMANDS = ["demo", "write", "clue", "ask", "index", "generate", "inspect state", "inspect store", "inspect model"]
-COMMANDS += ["doctor", "cache list", "cache clear"]
+COMMANDS += ["doctor", "cache list", "cache clear", "eval ablation", "eval report"]
 COMMANDS += [f"state {name}" for name in ("log", "show", "diff", "rollback", "rm", "gc", "export", "import")]
 PROBE = """
 import contextlib, io, json, sys, time

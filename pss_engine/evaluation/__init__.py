@@ -1,0 +1,1 @@
+"""Runs whose numbers can be believed: questions, orders, admission checks, statistics."""
