@@ -102,11 +102,14 @@ def plan_of(
     )
 
 
-def _states(store: Path | None, questions: Sequence[Question]) -> list[SessionState]:
-    from pss_engine.state import StateStore
+def _states(folder: Path | None, questions: Sequence[Question]) -> list[SessionState]:
+    from pss_engine.cli.runtime import open_store
 
     sessions = sorted({question.session for question in questions} - {""})
-    return [StateStore(store).get(session) for session in sessions] if store else []
+    if folder is None or not sessions:
+        return []
+    store = open_store(folder)
+    return [store.get(session) for session in sessions]
 
 
 def _units(name: str) -> KeyValueStore:
