@@ -46,9 +46,9 @@ class Engine:
 
     def __init__(self, model: LoadedModel, config: EngineConfig | None = None, graphs: Graphs | None = None) -> None:
         self.config = config or EngineConfig()
-        self.model, self.activations = with_activations(model, self.config)
+        self.model = model
+        served, self.activations = with_activations(model, self.config)
         self.counters = EngineCounters()
-        model = self.model
         geometry = kv_geometry(model, self.config)
         num_blocks = Admission.num_blocks(geometry, self.config)
         graphs, self.why_no_graphs = (graphs, "") if graphs else decode_graphs(model, self.config)
@@ -65,8 +65,8 @@ class Engine:
         self._meter = MemoryMeter(model, cache, self.slots)
         replays = self._graph_runner(graphs, cache) if graphs else None
         self.why_not_fused = why_not_fused(model) if self.config.fused_layers else "fused_layers=False"
-        fused = None if self.why_not_fused else FusedTransformer(model.transformer, cache, self.slots, self.counters)
-        self._runner = ModelRunner(model, cache, self.slots, self.counters, replays, fused)
+        fused = None if self.why_not_fused else FusedTransformer(served.transformer, cache, self.slots, self.counters)
+        self._runner = ModelRunner(served, cache, self.slots, self.counters, replays, fused)
         self._scheduler = Scheduler(self.config, self._take_slot, self._give_slot)
         self._live: dict[str, Sequence] = {}
         self._undelivered: list[RequestOutput] = []
