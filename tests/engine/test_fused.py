@@ -70,7 +70,5 @@ def test_an_engine_says_what_it_takes_activations_in():
     quantized = load_model(folder, device="cpu", weights="int8")
     assert engine_of(tiny_model("llama")).activations == "float32"
     assert Engine(quantized).activations == "int8"
-    assert Engine(quantized).model is quantized, (
-        "states are learned on rows in float32, whatever the engine serves with"
-    )
+    assert Engine(quantized).model is quantized, "states are learned on rows in float32"
     assert Engine(quantized, EngineConfig(activations="float32")).activations == "float32"
