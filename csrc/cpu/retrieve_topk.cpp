@@ -91,7 +91,11 @@ class Rankings {
 void search_dense(const RetrieveTopk& op) {
   const DenseSearch& dense = op.dense;
   if (dense.num_queries == 0) return;
+#ifdef PSS_SIMDE
+  const bool vnni = false;
+#else
   const bool vnni = dense.is_int8 && isa() == Isa::avx512_vnni;
+#endif
   const auto pack = vnni ? &vnni_pack : PSS_SELECT_ISA(dense_pack);
   const auto score = vnni ? &vnni_scores : PSS_SELECT_ISA(dense_scores);
   const PackedQueries packed = pack(dense);
