@@ -11,6 +11,7 @@
 #include "cpu/memory.h"
 #include "cpu/paged_attention.h"
 #include "cpu/peak.h"
+#include "cpu/retrieve_topk.h"
 #include "cpu/store_kv.h"
 #include "cuda_bindings.h"
 #ifdef PSS_WITH_CUDA
@@ -77,6 +78,24 @@ void apply_rope(uintptr_t y, uintptr_t x, uintptr_t cos, uintptr_t sin, int64_t 
                    head_dim, half, x_stride, pss::DType(type)});
 }
 
+void retrieve_topk(uintptr_t queries, uintptr_t vectors, uintptr_t scales, int64_t num_dense, int64_t dim, int vector_type,
+                   uintptr_t terms, uintptr_t starts, uintptr_t indptr, uintptr_t postings, uintptr_t weights,
+                   int64_t num_sparse, int64_t num_terms, int64_t num_query_terms, int64_t num_postings, uintptr_t ranks, uintptr_t groups, uintptr_t shares,
+                   uintptr_t masks, uintptr_t mask_ids, int64_t num_passages, int64_t num_masks, int64_t num_groups,
+                   int64_t depth, int64_t k, uintptr_t passages, uintptr_t fused, uintptr_t list_passages,
+                   uintptr_t list_scores) {
+  const bool is_int8 = vector_type < 0;
+  pss::retrieve_topk({{pointer<void>(queries), pointer<void>(vectors), pointer<float>(scales), num_dense, dim, is_int8,
+                       pss::DType(is_int8 ? 0 : vector_type)},
+                      {pointer<int32_t>(terms), pointer<int64_t>(starts), pointer<int64_t>(indptr),
+                       pointer<int32_t>(postings), pointer<float>(weights), num_sparse, num_terms, num_query_terms,
+                       num_postings},
+                      pointer<int32_t>(ranks), pointer<int32_t>(groups), pointer<int64_t>(shares),
+                      pointer<uint8_t>(masks), pointer<int32_t>(mask_ids), num_passages, num_masks, num_groups, depth,
+                      k, pointer<int32_t>(passages), pointer<int64_t>(fused), pointer<int32_t>(list_passages),
+                      pointer<float>(list_scores)});
+}
+
 void advise_huge_pages(uintptr_t address, int64_t bytes) { pss::advise_huge_pages(pointer<void>(address), bytes); }
 
 int device_count() {
@@ -129,4 +148,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("silu_mul", &silu_mul, without_gil);
   m.def("apply_rope", &apply_rope, without_gil);
   add_cuda(m);
+  m.def("retrieve_topk", &retrieve_topk, without_gil);
 }

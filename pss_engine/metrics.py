@@ -45,3 +45,25 @@ class EngineCounters:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+@dataclass
+class RetrievalCounters:
+    """What the searches of a ``SessionRAG`` did since it was made.
+
+    Attributes:
+        num_searches: calls of ``retrieve_topk``.
+        num_questions: questions searched for.
+        num_unknown_questions: those of them with no term that the corpus knows; nothing was found for them.
+        num_evidence_tokens: token ids that went from the corpus into answer prompts as they are.
+        num_overlapped_steps: steps of the engine while a search ran.
+    """
+
+    num_searches: int = 0
+    num_questions: int = 0
+    num_unknown_questions: int = 0
+    num_evidence_tokens: int = 0
+    num_overlapped_steps: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)

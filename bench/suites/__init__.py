@@ -15,6 +15,8 @@ SUITES = {
     "linear": "dense layers over packed weights against F.linear, beside what the machine can read and multiply",
     "engine": "many states in one batch against PEFT, states that come and go, drafts, prefixes, idle cost",
     "gpu": "a GPU with the shape of Qwen2.5-7B: kernels, decoding with states, loads, clues (needs a CUDA device)",
+    "retrieval": "dense, BM25 and fused top-k against others, index size and build, from clue to answer prompt",
+    "relevance": "what is found on Cranfield and on real follow-up conversations (needs the evaluation data)",
     "lifecycle": "the bundled demo from history to answer: retrieval quality, latency, KV bytes",
     "dialogues": "states of long real dialogues: what their clues find (needs the evaluation data)",
 }

@@ -13,6 +13,7 @@ from pss_engine.cli.clue import clue
 from pss_engine.cli.demo import demo
 from pss_engine.cli.doctor import doctor
 from pss_engine.cli.generate import generate
+from pss_engine.cli.index import index
 from pss_engine.cli.inspect import model, state, store
 from pss_engine.cli.write import write
 
@@ -22,6 +23,7 @@ COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (write, "pss write falcon falcon.jsonl"),
     (clue, 'pss clue falcon "Rerun the previous configuration."'),
     (ask, 'pss ask falcon "Rerun the previous configuration." --corpus docs/'),
+    (index, "pss index docs/ docs.corpus --search hybrid"),
     (generate, 'pss generate "What is a LoRA?" --max-new-tokens 128'),
     (doctor, "pss doctor --json"),
 )

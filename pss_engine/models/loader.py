@@ -92,6 +92,11 @@ def _open(source: ModelSource) -> Checkpoint:
     return GGUFCheckpoint(source.path) if source.kind == "gguf" else SafetensorsCheckpoint(source.path)
 
 
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model alone; its weights are not read. Raises ConfigError as :func:`load_model`."""
+    return Tokenizer(_open(resolve(name)).tokenizer())
+
+
 def _eos(source: ModelSource, config: ModelConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Every id that ends a turn: the config's, the tokenizer's, and those of generation_config.json."""
     ids = {*config.eos_token_ids}

@@ -48,6 +48,12 @@ class Tokenizer:
         ids: list[int] = self.hf.encode(text, add_special_tokens=False, split_special_tokens=True)
         return ids
 
+    def encode_after(self, text: str) -> list[int]:
+        """Tokens of plain text that goes on behind a word: what :meth:`encode` gives there, where that can be told."""
+        mark = self.encode("x")
+        ids = self.encode(f"x{text}")
+        return ids[len(mark) :] if ids[: len(mark)] == mark else self.encode(text)
+
     def prompt(self, text: str) -> list[int]:
         """Tokens of a plain prompt: as :meth:`encode`, after what the tokenizer itself puts first (a BOS, often)."""
         ids: list[int] = self.hf.encode(text, add_special_tokens=True, split_special_tokens=True)
@@ -78,6 +84,18 @@ class Tokenizer:
                 raise ConfigError("the chat template drops a message that quotes a special token; send it without")
             ids += [*self._encode_template(before), *self.encode(message["content"])]
         return ids + self._encode_template(rest)
+
+    def frame(self) -> tuple[list[int], list[int]]:
+        """What the template puts before and after the content of a single user message, to be answered.
+
+        Raises:
+            ConfigError: as :meth:`chat`; or the template changes or drops the content.
+        """
+        mark = "\ue000"
+        before, found, after = self._render([{"role": "user", "content": mark}], True).partition(mark)
+        if not found or mark in after:
+            raise ConfigError("the chat template does not hold the content of a message as it is, once")
+        return self._encode_template(before), self._encode_template(after)
 
     def _quotes_special_tokens(self, messages: Sequence[Message]) -> bool:
         return any(token in message["content"] for message in messages for token in self._special)

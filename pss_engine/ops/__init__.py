@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from pss_engine.ops.attention import dense_attention, paged_attention
 from pss_engine.ops.dispatch import Impl, Op
+from pss_engine.ops.gather_tokens import gather_tokens
 from pss_engine.ops.kv_cache import rope_store_kv, store_kv
 from pss_engine.ops.linear import PackedWeight, linear
 from pss_engine.ops.lora import LoraSlice, lora_bgmv, lora_slices
+from pss_engine.ops.retrieve_topk import retrieve_topk
 from pss_engine.ops.sampling import argmax, sample_tokens
+from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch, rrf_shares
 from pss_engine.ops.transformer import add_rms_norm, apply_rope, rms_norm, silu_mul
 
 OPS: tuple[Op, ...] = (
@@ -28,24 +31,31 @@ OPS: tuple[Op, ...] = (
     silu_mul,
     argmax,
     sample_tokens,
+    retrieve_topk,
 )
 
 __all__ = [
     "OPS",
+    "DenseSearch",
     "Impl",
     "LoraSlice",
     "Op",
     "PackedWeight",
+    "Retrieved",
+    "SparseSearch",
     "add_rms_norm",
     "apply_rope",
     "argmax",
     "dense_attention",
+    "gather_tokens",
     "linear",
     "lora_bgmv",
     "lora_slices",
     "paged_attention",
+    "retrieve_topk",
     "rms_norm",
     "rope_store_kv",
+    "rrf_shares",
     "sample_tokens",
     "silu_mul",
     "store_kv",

@@ -11,6 +11,7 @@ from pss_engine.errors import ConfigError
 from pss_engine.ops.extension import load_extension
 from pss_engine.ops.linear import PackedWeight
 from pss_engine.ops.lora import LoraSlice
+from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NO_WINDOW = 2**62
@@ -183,6 +184,60 @@ def _cache_type(op: str, cache: Tensor) -> int:
         choices = ", ".join(map(str, _DTYPES))
         raise ConfigError(f"{op}: the cpp backend has no caches in {cache.dtype}; choices: {choices}")
     return _DTYPES[cache.dtype]
+
+
+def retrieve_topk(
+    ranks: Tensor,
+    dense: DenseSearch | None,
+    sparse: SparseSearch | None,
+    groups: Tensor,
+    shares: Tensor,
+    masks: Tensor | None,
+    mask_ids: Tensor,
+    k: int,
+) -> Retrieved:
+    num_lists, depth = shares.shape
+    found = Retrieved(
+        torch.empty(len(mask_ids), k, dtype=torch.int32),
+        torch.empty(len(mask_ids), k, dtype=torch.int64),
+        torch.empty(num_lists, depth, dtype=torch.int32),
+        torch.empty(num_lists, depth, dtype=torch.float32),
+    )
+    try:
+        _C.retrieve_topk(
+            *_dense_arguments(dense),
+            *_sparse_arguments(sparse),
+            ranks.data_ptr(),
+            groups.data_ptr(),
+            shares.data_ptr(),
+            0 if masks is None else masks.data_ptr(),
+            mask_ids.data_ptr(),
+            len(ranks),
+            0 if masks is None else len(masks),
+            len(mask_ids),
+            depth,
+            k,
+            *(tensor.data_ptr() for tensor in found),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return found
+
+
+def _dense_arguments(dense: DenseSearch | None) -> tuple[int, ...]:
+    if dense is None:
+        return (0, 0, 0, 0, 0, 0)
+    scales = 0 if dense.scales is None else dense.scales.data_ptr()
+    kind = _DTYPES.get(dense.vectors.dtype, -1)
+    return (dense.queries.data_ptr(), dense.vectors.data_ptr(), scales, *dense.queries.shape, kind)
+
+
+def _sparse_arguments(sparse: SparseSearch | None) -> tuple[int, ...]:
+    if sparse is None:
+        return (0,) * 9
+    tensors = (sparse.terms, sparse.starts, sparse.indptr, sparse.passages, sparse.weights)
+    sizes = (sparse.num_queries, len(sparse.indptr) - 1, len(sparse.terms), len(sparse.passages))
+    return (*(tensor.data_ptr() for tensor in tensors), *sizes)
 
 
 def advise_huge_pages(memory: Tensor) -> None:

@@ -1,37 +1,41 @@
-"""BM25 over a corpus: scores are computed once, when the index is built; a search adds them up."""
+"""BM25 over a corpus: weights are computed when the corpus changes; a search adds them up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from pss_engine.errors import ConfigError
-from pss_engine.retrieval.analyzer import analyze
-from pss_engine.retrieval.corpus import Corpus, Hit
+from pss_engine.ops import SparseSearch
+from pss_engine.retrieval.analyzer import Analyzer
+from pss_engine.retrieval.analyzer import analyzer as analyzer_named
+from pss_engine.retrieval.corpus import Corpus
+from pss_engine.retrieval.index_folder import IndexFolder
+from pss_engine.retrieval.passage import Hit, Passage
+from pss_engine.retrieval.postings import Counts, check_counts, count, keep, merge
+from pss_engine.retrieval.search import check_search, hits_of, ranked, starts_of
+from pss_engine.retrieval.weighting import Weighting
 
-VARIANTS = ("lucene",)
+BATCH_PASSAGES = 8192
 
 
 class BM25:
-    """Lexical search with the BM25 of Lucene.
+    """Lexical search.
 
-    The score of passage d for query q, summed over the terms t of q (a term that q repeats counts each time)::
-
-        idf(t) = ln(1 + (N - df(t) + 0.5) / (df(t) + 0.5))
-        score(d, q) = sum_t idf(t) * tf(t, d) / (tf(t, d) + k1 * (1 - b + b * len(d) / mean_len))
-
-    N passages, df(t) of them hold t, tf(t, d) times t in d, len(d) terms in d. A passage's title is indexed together
-    with its text. The postings are one CSR matrix [V terms, N passages]: ``indptr`` int64 [V + 1], ``passages`` int32
-    and ``weights`` float32 [number of postings]; sums are float64.
+    The score of a passage is the sum of :class:`Weighting` over the terms of the query; a term that the query repeats
+    counts each time. A passage's title is indexed together with its text. The index follows its corpus: passages
+    that are added are analysed at the next search, all others are not analysed again.
 
     Args:
         corpus: a ``Corpus``, or texts, whose passage ids are then ``"0"``, ``"1"``, ...
-        k1: saturation of the term frequency, 0 or more.
-        b: strength of the length normalisation, 0 to 1.
-        variant: ``"lucene"``.
-        analyzer: text to terms, for passages and queries alike.
+        k1, b, variant, delta: of :class:`Weighting`.
+        analyzer: ``word``, ``stemmed``, ``tokens`` (with ``tokenizer``), or text to terms.
+        tokenizer: of the answering model, for the analyzer ``tokens``.
 
     Raises:
         ConfigError: a parameter out of range, or no texts.
@@ -43,60 +47,40 @@ class BM25:
         k1: float = 1.2,
         b: float = 0.75,
         variant: str = "lucene",
-        analyzer: Callable[[str], list[str]] = analyze,
+        analyzer: str | Analyzer = "word",
+        delta: float = 1.0,
+        tokenizer: Any | None = None,
     ) -> None:
-        if variant not in VARIANTS:
-            raise ConfigError(f"BM25 variant {variant!r} is unknown; choices: {', '.join(VARIANTS)}")
-        if not (k1 >= 0 and np.isfinite(k1)):
-            raise ConfigError(f"BM25 k1 is {k1}; it must be 0 or more and finite")
-        if not 0 <= b <= 1:
-            raise ConfigError(f"BM25 b is {b}; it must be from 0 to 1")
-        if len(corpus) == 0:
-            raise ConfigError("BM25 needs at least one text")
-        self._analyzer = analyzer
-        if isinstance(corpus, Corpus):
-            self._ids = [passage.id for passage in corpus]
-            texts = [f"{passage.title}\n{passage.text}" for passage in corpus]
-        else:
-            self._ids = [str(i) for i in range(len(corpus))]
-            texts = list(corpus)
-        self._vocabulary: dict[str, int] = {}
-        self._build([analyzer(text) for text in texts], k1, b)
-        by_id = sorted(range(len(self._ids)), key=self._ids.__getitem__)
-        self._id_rank = np.empty(len(self._ids), dtype=np.int64)
-        self._id_rank[by_id] = np.arange(len(self._ids))
+        self.weighting = Weighting(variant, k1, b, delta)
+        self._name = analyzer if isinstance(analyzer, str) else getattr(analyzer, "__name__", "custom")
+        self._analyze = analyzer_named(analyzer, tokenizer) if isinstance(analyzer, str) else analyzer
+        if not isinstance(corpus, Corpus):
+            if len(corpus) == 0:
+                raise ConfigError("BM25 needs at least one text")
+            corpus = Corpus(Passage(str(i), "", text) for i, text in enumerate(corpus))
+        self.corpus = corpus
+        self._vocabulary: dict[Any, int] = {}
+        self._parts: list[Counts] = []
+        self._lengths: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._version = -1
+        self._follow()
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.corpus)
 
-    def _build(self, documents: list[list[str]], k1: float, b: float) -> None:
-        num_passages = len(documents)
-        lengths = np.array([len(document) for document in documents], dtype=np.int64)
-        vocabulary = self._vocabulary
-        flat = np.fromiter(
-            (vocabulary.setdefault(term, len(vocabulary)) for document in documents for term in document),
-            dtype=np.int64,
-            count=int(lengths.sum()),
-        )
-        owners = np.repeat(np.arange(num_passages), lengths)
-        postings, counts = np.unique(flat * num_passages + owners, return_counts=True)
-        terms, passages = np.divmod(postings, num_passages)
-        num_holding = np.bincount(terms, minlength=len(vocabulary))
-        self._indptr = np.concatenate(([0], np.cumsum(num_holding))).astype(np.int64)
-        self._passages = passages.astype(np.int32)
-        idf = np.log1p((num_passages - num_holding + 0.5) / (num_holding + 0.5))
-        relative_length = lengths[passages] / max(float(lengths.mean()), 1e-9)
-        saturation = counts / (counts + k1 * (1 - b + b * relative_length))
-        self._weights = (idf[terms] * saturation).astype(np.float32)
+    def knows(self, query: str) -> bool:
+        """Whether a term of the query is in the corpus; if none is, the search finds nothing."""
+        self._follow()
+        terms = (self._vocabulary.get(term) for term in self._analyze(query))
+        return any(term is not None and self._indptr[term] < self._indptr[term + 1] for term in terms)
 
-    def scores(self, query: str) -> npt.NDArray[np.float64]:
-        """Score of every passage for ``query``, in corpus order: float64 [N]."""
-        scores = np.zeros(len(self), dtype=np.float64)
-        for term in self._analyzer(query):
-            row = self._vocabulary.get(term)
-            if row is not None:
-                span = slice(self._indptr[row], self._indptr[row + 1])
-                scores[self._passages[span]] += self._weights[span]
+    def scores(self, query: str) -> npt.NDArray[np.float32]:
+        """Score of every row for ``query``: float32 [rows]."""
+        found = self.sparse([query])
+        scores = np.zeros(self.corpus.num_rows, np.float32)
+        for term in found.terms.tolist():
+            span = slice(self._indptr[term], self._indptr[term + 1])
+            scores[self._rows[span]] += self._weights[span]
         return scores
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -107,17 +91,90 @@ class BM25:
         Raises:
             ConfigError: ``k`` below 1, or a single string in place of the list of queries.
         """
-        if isinstance(queries, str):
-            raise ConfigError("search takes a list of queries, got one string")
-        if k < 1:
-            raise ConfigError(f"k is {k}; it must be 1 or more")
-        return [self._top(self.scores(query), k) for query in queries]
+        check_search(queries, k)
+        if not queries:
+            return []
+        found = ranked(self.corpus, None, self.sparse(queries), k)
+        return hits_of(self.corpus, found.list_passages, found.list_scores)
 
-    def _top(self, scores: npt.NDArray[np.float64], k: int) -> list[Hit]:
-        candidates = np.flatnonzero(scores > 0)
-        if len(candidates) > k:
-            # Every passage that ties with the k-th stays in, so that the ids decide and not the partition.
-            kth = np.partition(scores[candidates], len(candidates) - k)[len(candidates) - k]
-            candidates = candidates[scores[candidates] >= kth]
-        order = np.lexsort((self._id_rank[candidates], -scores[candidates]))[:k]
-        return [Hit(self._ids[i], float(scores[i])) for i in candidates[order]]
+    def sparse(self, queries: Sequence[str]) -> SparseSearch:
+        """The queries as the op takes them; terms that no passage holds are left out."""
+        self._follow()
+        get = self._vocabulary.get
+        terms = [[row for term in self._analyze(query) if (row := get(term)) is not None] for query in queries]
+        return SparseSearch(
+            torch.tensor([row for query in terms for row in query], dtype=torch.int32),
+            starts_of([len(query) for query in terms]),
+            *self._postings,
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write the counts; weights are computed when they are read."""
+        self._follow()
+        terms = list(self._vocabulary)
+        if not all(isinstance(term, str) for term in terms):
+            terms = [str(term) for term in terms]
+        encoded = [term.encode("utf-8") for term in terms]
+        postings = merge(self._parts, len(terms))
+        IndexFolder(folder, "bm25").write(
+            {
+                "indptr": postings.indptr,
+                "rows": postings.rows,
+                "counts": postings.counts,
+                "lengths": self._lengths,
+                "terms.bytes": np.frombuffer(b"".join(encoded), np.uint8),
+                "terms.lengths": np.array([len(term) for term in encoded], np.int64),
+            },
+            {"corpus": self.corpus.digest, "analyzer": self._name, "token_ids": self._name == "tokens"},
+        )
+
+    @classmethod
+    def open(cls, folder: Path, corpus: Corpus, **settings: Any) -> BM25:
+        """Map what ``save`` wrote. ``settings`` as for a new index.
+
+        Raises:
+            ConfigError: no index there, or one of another corpus or analyzer.
+        """
+        stored = IndexFolder(folder, "bm25")
+        name = settings.get("analyzer", "word")
+        meta = stored.check({"corpus": corpus.digest, "analyzer": name if isinstance(name, str) else name.__name__})
+        arrays = stored.arrays(("indptr", "rows", "counts", "lengths", "terms.bytes", "terms.lengths"))
+        index = cls.__new__(cls)
+        index.weighting = Weighting(
+            **{key: settings[key] for key in ("variant", "k1", "b", "delta") if key in settings}
+        )
+        index._name = meta["analyzer"]
+        index._analyze = analyzer_named(name, settings.get("tokenizer")) if isinstance(name, str) else name
+        index.corpus, index._version = corpus, -1
+        data, starts = arrays["terms.bytes"].tobytes(), starts_of(arrays["terms.lengths"].tolist()).tolist()
+        terms = (data[starts[i] : starts[i + 1]].decode("utf-8") for i in range(len(starts) - 1))
+        index._vocabulary = {int(term) if meta["token_ids"] else term: i for i, term in enumerate(terms)}
+        index._parts = [Counts(arrays["indptr"], arrays["rows"], arrays["counts"])]
+        check_counts(index._parts[0], len(starts) - 1, corpus.num_rows, f"bm25 index {folder}")
+        if len(arrays["lengths"]) != corpus.num_rows:
+            raise ConfigError(f"bm25 index {folder} has {len(arrays['lengths'])} rows, the corpus {corpus.num_rows}")
+        index._lengths = np.asarray(arrays["lengths"])
+        index._follow()
+        return index
+
+    def _follow(self) -> None:
+        corpus = self.corpus
+        if self._version == corpus.version:
+            return
+        for start in range(len(self._lengths), corpus.num_rows, BATCH_PASSAGES):
+            end = min(start + BATCH_PASSAGES, corpus.num_rows)
+            present = corpus.present[start:end]
+            documents = [
+                self._analyze(corpus[row].rendered) if held else []
+                for row, held in zip(range(start, end), present, strict=True)
+            ]
+            part, lengths = count(documents, start, self._vocabulary)
+            self._parts.append(part)
+            self._lengths = np.concatenate([self._lengths, lengths])
+        self._parts = [merge(self._parts, len(self._vocabulary))]
+        postings = keep(self._parts[0], corpus.present)
+        lengths = np.where(corpus.present, self._lengths, 0)
+        self._indptr, self._rows = postings.indptr, np.ascontiguousarray(postings.rows)
+        self._weights = self.weighting.weights(postings, lengths, len(corpus))
+        self._postings = tuple(map(torch.from_numpy, (self._indptr, self._rows, self._weights)))
+        self._version = corpus.version

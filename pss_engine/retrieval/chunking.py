@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pss_engine.errors import ConfigError
+from pss_engine.retrieval.passage import Passage
 
 CHUNK_TOKENS = 192
 OVERLAP_TOKENS = 48
+PRESETS = {"192/48": (192, 48), "512/64": (512, 64)}
+"""``chunk_tokens, overlap_tokens`` of PSS-320 and of the public sessionization (PSS, section 3)."""
 
 
 class Window(NamedTuple):
@@ -99,6 +103,17 @@ def token_windows(
         end = window_end(first)
         windows.append(Window(first, end, char(first), char(end)))
     return windows
+
+
+def cut(document: Passage, tokenizer: Any, chunk_tokens: int, overlap_tokens: int) -> Iterator[Passage]:
+    """The windows of a document as passages ``id#0``, ``id#1``, ...; the document itself where it fits one window."""
+    offsets = token_offsets(document.text, tokenizer)
+    if len(offsets) <= chunk_tokens:
+        yield document
+        return
+    for i, window in enumerate(token_windows(offsets, len(document.text), chunk_tokens, overlap_tokens)):
+        text = document.text[window.start : window.end]
+        yield Passage(f"{document.id}#{i}", document.title, text, document.id, window.start)
 
 
 def _character_boundaries(offsets: list[tuple[int, int]]) -> list[bool]:

@@ -11,11 +11,23 @@ import pytest
 from pss_engine import __version__
 from pss_engine.cli import options
 from pss_engine.engine import SamplingParams
+from pss_engine.retrieval.opening import SEARCHES
 from pss_engine.session import MODES
 from pss_engine.writer import WriterConfig
 from tests.cli.conftest import Pss, python
 
-COMMANDS = ["demo", "write", "clue", "ask", "generate", "inspect state", "inspect store", "inspect model", "doctor"]
+COMMANDS = [
+    "demo",
+    "write",
+    "clue",
+    "ask",
+    "index",
+    "generate",
+    "inspect state",
+    "inspect store",
+    "inspect model",
+    "doctor",
+]
 PROBE = """
 import contextlib, io, json, sys, time
 from pss_engine.cli import main
@@ -63,3 +75,4 @@ def test_options_are_those_of_the_python_api() -> None:
     assert {f.name for f in fields(sampled)} == {f.name for f in fields(params)}
     assert all(getattr(sampled, f.name) == getattr(params, f.name) for f in fields(sampled))
     assert get_args(options.Mode) == MODES
+    assert get_args(get_args(options.Search)[0]) == SEARCHES

@@ -11,10 +11,12 @@ import pytest
 from pss_engine.config import EngineConfig
 from pss_engine.engine import Engine
 from pss_engine.errors import ConfigError, RequestRejected, SessionNotFound
-from pss_engine.retrieval import Corpus, Passage
+from pss_engine.retrieval import BM25, Corpus, Dense, Hybrid, Passage
 from pss_engine.session import MODES, SessionRAG
+from pss_engine.session.prompts import answer_messages
 from pss_engine.state import StateStore
 from pss_engine.writer import History, SessionTargets, Writer, WriterConfig
+from tests.retrieval.encoders import tiny_encoder
 from tests.tiny import tiny_model
 
 CORPUS = Corpus(
@@ -27,9 +29,9 @@ CORPUS = Corpus(
 CONFIG = WriterConfig(rank=8, alpha=64.0, min_lm_steps=1, readout_steps=150, readout_learning_rate=1e-2)
 
 
-def rag_at(path, **kwargs):
+def rag_at(path, corpus=CORPUS, **kwargs):
     engine = Engine(tiny_model(), EngineConfig(kv_cache_bytes=2**23, num_state_slots=2))
-    return SessionRAG(engine, CORPUS, StateStore(path), top_k=1, max_clue_tokens=16, max_answer_tokens=4, **kwargs)
+    return SessionRAG(engine, corpus, StateStore(path), top_k=1, max_clue_tokens=16, max_answer_tokens=4, **kwargs)
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +118,49 @@ def test_a_rewritten_session_is_served_in_its_new_version(rag, tmp_path):
         assert own.ask("s", "which one?", mode="readout").clue.text == clue
     elsewhere = rag_at(tmp_path)
     assert elsewhere.ask("s", "which one?", mode="readout").clue.text == "valve green"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_answer_prompts_hold_the_text_that_the_messages_say(rag, mode):
+    prompts = []
+    add = rag.engine.add
+
+    def spy(request):
+        if request.agent == "answer":
+            prompts.append(request.prompt)
+        return add(request)
+
+    rag.engine.add = spy
+    answer = rag.ask("red", "the valve", mode=mode)
+    tokenizer = rag.engine.model.tokenizer
+    messages = answer_messages("the valve", answer.evidence.passages)
+    assert tokenizer.decode(prompts[0], skip_special_tokens=False) == tokenizer.decode(
+        tokenizer.chat(messages), skip_special_tokens=False
+    )
+    stored = [CORPUS.token_ids(CORPUS.row_of(hit.passage_id)) for hit in answer.evidence.hits]
+    assert rag.retrieval.num_evidence_tokens == sum(map(len, stored))
+    assert stored or mode == "clue"
+    assert rag.retrieval.num_searches == rag.retrieval.num_questions == 1
+
+
+def test_a_query_of_unknown_words_is_answered_without_evidence_and_counted(rag):
+    answer = rag.ask("red", "xyzzy", mode="raw")
+    assert answer.evidence.hits == () and rag.retrieval.num_unknown_questions == 1
+
+
+def test_a_batch_gives_each_the_answer_it_gets_alone(rag):
+    asks = [("red", "which one?"), ("blue", "the valve"), ("red", "and the pump?")]
+    together = rag.ask_many(asks)
+    alone = [rag.ask(*ask) for ask in asks]
+    assert [(a.clue.text, a.text, a.evidence.hits) for a in together] == [
+        (a.clue.text, a.text, a.evidence.hits) for a in alone
+    ]
+
+
+def test_a_hybrid_retriever_serves_the_pipeline(store_path):
+    corpus = Corpus(list(CORPUS))
+    rag = rag_at(store_path, corpus=corpus, retriever=Hybrid(BM25(corpus), Dense(corpus, tiny_encoder())))
+    answers = rag.ask_many([("red", "which one?"), ("blue", "which one?")], mode="readout")
+    assert len(answers) == 2 and all(len(answer.evidence.hits) == 1 for answer in answers)
+    with pytest.raises(ConfigError, match="another corpus"):
+        rag_at(store_path, retriever=Hybrid(BM25(corpus)))
