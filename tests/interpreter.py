@@ -23,6 +23,7 @@ def install() -> None:
     _compute_bfloat16_in_float32()
     _refuse_bfloat16_reductions()
     _autotune_takes_the_first_config()
+    _fuse_multiply_adds()
     _check_addresses()
 
 
@@ -117,6 +118,29 @@ def _autotune_takes_the_first_config() -> None:
         return [float(self.configs.index(config))] * 3
 
     Autotuner._bench = _bench
+
+
+def _fuse_multiply_adds() -> None:
+    """One rounding, as GPUs do: the exact product and sum in float64, rounded to odd before float32."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    stock = InterpreterBuilder.create_fma
+
+    def create_fma(self: Any, x: Any, y: Any, z: Any) -> Any:
+        if x.dtype.scalar != tl.float32:
+            return stock(self, x, y, z)
+        with np.errstate(invalid="ignore"):
+            product, addend = np.float64(x.data) * np.float64(y.data), np.float64(z.data)
+            total = np.asarray(product + addend)
+            virtual = total - product
+            error = (product - (total - virtual)) + (addend - virtual)
+            towards = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+            is_even = (total.view(np.int64) & 1) == 0
+            odd = np.where(np.isfinite(error) & (error != 0) & is_even, towards, total)
+        return TensorHandle(odd.astype(np.float32), x.dtype.scalar)
+
+    InterpreterBuilder.create_fma = create_fma
 
 
 def _check_addresses() -> None:

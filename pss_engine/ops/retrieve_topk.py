@@ -114,5 +114,9 @@ def _best(ranks: Tensor, scores: Tensor, allowed: Tensor, depth: int) -> tuple[T
 
 
 retrieve_topk = Op(
-    "retrieve_topk", _reference, Impl("cpp", "pss_engine.ops.cpp:retrieve_topk", ("cpu",)), check=check_search
+    "retrieve_topk",
+    _reference,
+    Impl("cpp", "pss_engine.ops.cpp:retrieve_topk", ("cpu",)),
+    Impl("triton", "pss_engine.ops.gpu_search:retrieve_topk", ("cuda",)),
+    check=check_search,
 )

@@ -52,6 +52,7 @@ def variants() -> Iterator[Variant]:
     yield from _lora()
     yield from _attention()
     yield from _rows()
+    yield from _search()
 
 
 def _lora() -> Iterator[Variant]:
@@ -117,3 +118,17 @@ def _rows() -> Iterator[Variant]:
         name = "sample bf16" if sampled else "argmax bf16"
         yield Variant(name, sample_tokens.stretch_kernel, types("bf16"), constants, {"num_warps": 4})
     yield Variant("best", sample_tokens.best_kernel, types("fp32"), {"STRETCHES": 64}, {"num_warps": 1})
+
+
+def _search() -> Iterator[Variant]:
+    from pss_engine.kernels import retrieve_topk as search
+
+    vectors = {"indptr": "*i64", "starts": "*i64", "terms": "*i32", "passages": "*i32", "weights": "*fp32"}
+    vectors |= {"places": "*i32", "masks": "*u8", "mask_rows": "*i32", "scales": "*fp32", "out": "*i64"}
+    for kind in ("fp16", "i8"):
+        int8 = kind == "i8"
+        kinds = types("fp32", **vectors, queries="*i8" if int8 else "*fp32", vectors=f"*{kind}")
+        constants = {"BLOCK": search.BLOCK, "STEP": search.STEP, "INT8": int8}
+        yield Variant(f"search dense {kind}", search.dense_kernel, kinds, constants, {"num_warps": 4}, False)
+    kinds = types("fp32", **vectors)
+    yield Variant("search sparse", search.sparse_kernel, kinds, {"BLOCK": search.BLOCK}, {"num_warps": 4}, False)

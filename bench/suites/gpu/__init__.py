@@ -11,11 +11,11 @@ import torch
 
 from bench.rows import Measurement
 from bench.suites import Options, Skipped
-from bench.suites.gpu import clues, decoding, kernels, swapping
+from bench.suites.gpu import clues, decoding, kernels, searching, swapping
 from bench.suites.gpu.model import QWEN_7B, Shape, random_model
 from pss_engine.models import LoadedModel
 
-PARTS = (kernels, decoding, swapping, clues)
+PARTS = (kernels, searching, decoding, swapping, clues)
 
 
 def run(options: Options) -> Iterator[Measurement]:

@@ -10,7 +10,7 @@ import torch
 
 from bench.rows import Measurement
 from bench.suites import Options, Skipped, gpu
-from bench.suites.gpu import clues, decoding, kernels, swapping
+from bench.suites.gpu import clues, decoding, kernels, searching, swapping
 from bench.suites.gpu.model import RandomCheckpoint, Shape, random_model
 from pss_engine.models import LoadedModel
 
@@ -87,3 +87,10 @@ def test_clues_have_the_same_tokens_alone_in_a_batch_and_drafted(
     found = list(clues.run(model, TINY, quick=True))
     assert {m.params["drafted"] for m in found} == {False, True}
     assert all(m.checked is True for m in found)
+
+
+def test_a_search_is_compared_before_it_is_timed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(searching.NUM_PASSAGES, "cpu", 300)
+    found = list(searching.run(model, TINY, quick=True))
+    assert [m.params["queries"] for m in found] == [1, 4]
+    assert all(m.checked is True and m.gbps and m.limit_gbps for m in found)
