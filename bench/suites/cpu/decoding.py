@@ -20,7 +20,7 @@ from pss_engine.state import save_adapter
 
 NUM_ROWS = (1, 2, 4, 8, 16)
 PEER_ROWS = (1, 8)
-REPEATS = 3
+REPEATS = 2
 CASE = "decode 44 + 64 tokens"
 
 
