@@ -21,11 +21,11 @@ from pss_engine.state import save_adapter
 NUM_ROWS = (1, 2, 4, 8, 16)
 PEER_ROWS = (1, 8)
 REPEATS = 2
-CASE = "decode 44 + 64 tokens"
+CASE = "decode"
 
 
 def run(quick: bool) -> Iterator[Measurement]:
-    new_tokens = 16 if quick else 64
+    new_tokens = 32 if quick else 64
     best: dict[int, float] = {}
     for variant in variants(quick):
         states = random_states(variant.model, NUM_ROWS[-1])
