@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def list_entries(*, as_json: Json = False) -> None:
     """What is kept, last used first."""
-    from pss_engine.cli.output import console, emit_json, mib
+    from pss_engine.cli.output import console, emit_json, listing, mib
     from pss_engine.models.cache import CacheFolder, cache_folder
 
     folder = CacheFolder(cache_folder())
@@ -22,9 +22,7 @@ def list_entries(*, as_json: Json = False) -> None:
     if as_json:
         emit_json({"cache": str(folder.root), "num_bytes": total, "max_bytes": limit, "models": rows})
         return
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing()
     for name in ("model", "weights", "size", "used", "fingerprint", "path"):
         table.add_column(name, overflow="fold")
     for row in rows:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pss_engine.cli.output import console, mib
+from pss_engine.cli.output import console, listing, mib
 
 
 def show(document: Mapping[str, Any]) -> None:
@@ -24,7 +24,7 @@ def show(document: Mapping[str, Any]) -> None:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing()
     for at, name in enumerate(columns):
         table.add_column(name, justify="right" if at else "left")
     return table

@@ -124,11 +124,9 @@ def state_facts(state: SessionState) -> list[tuple[str, object]]:
 
 
 def _show_store(root: Path, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from pss_engine.cli.output import console, listing, mib
 
-    from pss_engine.cli.output import console, mib
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing()
     for name in ("session", "digest", "size", "written", "readout"):
         table.add_column(name, overflow="fold")
     for row in rows:

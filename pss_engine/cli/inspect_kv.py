@@ -54,9 +54,7 @@ def kv(
 
 
 def _show(found: KVFacts) -> None:
-    from rich.table import Table
-
-    from pss_engine.cli.output import console, facts, mib
+    from pss_engine.cli.output import console, facts, listing, mib
 
     document = found.to_dict()
     sequence, tokens = document["sequence"], document["kv_bytes_per_token"]
@@ -70,7 +68,7 @@ def _show(found: KVFacts) -> None:
             ]
         )
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing()
     columns = ("side", "layers", "keeps", "bytes/token", f"{document['context']:,} tokens", "in blocks", "recurrent")
     for at, name in enumerate(columns):
         table.add_column(name, justify="left" if at in (0, 2) else "right")

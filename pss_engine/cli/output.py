@@ -49,6 +49,13 @@ def facts(rows: Iterable[tuple[str, object]]) -> Table:
     return table
 
 
+def listing() -> Table:
+    """A table with a dim header and no lines; its columns are still to be added."""
+    from rich.table import Table
+
+    return Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+
+
 def mib(num_bytes: float) -> str:
     """Bytes as text: ``12.4 MiB``; small amounts in KiB or bytes."""
     if num_bytes >= MIB / 10:

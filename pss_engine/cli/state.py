@@ -20,7 +20,7 @@ def log(
     session: str, /, *, store: StoreFolder = DEFAULT_STORE, store_options: StoreOptions = _STORE, as_json: Json = False
 ) -> None:
     """The versions of a session's state, the current one last."""
-    from pss_engine.cli.output import console, emit_json
+    from pss_engine.cli.output import console, emit_json, listing
     from pss_engine.cli.runtime import open_store
 
     states = open_store(store, store_options)
@@ -30,9 +30,7 @@ def log(
             {"session": session, "head": versions[-1].digest, "versions": [vars(version) for version in versions]}
         )
         return
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing()
     for name in ("", "version", "digest", "time", "by"):
         table.add_column(name)
     for version in versions:

@@ -118,12 +118,10 @@ def _row(result: Stored) -> dict[str, Any]:
 
 
 def _show(rows: list[dict[str, Any]], counts: dict[str, int], seconds: float) -> None:
-    from rich.table import Table
-
-    from pss_engine.cli.output import console
+    from pss_engine.cli.output import console, listing
     from pss_engine.cli.write import verdict
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing()
     for name in ("session", "digest", "clue from", "readout", "check"):
         table.add_column(name, overflow="fold")
     for row in rows:

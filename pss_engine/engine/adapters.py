@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pss_engine.metrics import EngineCounters
 from pss_engine.models import ModelConfig
-from pss_engine.ops.lora import LoraSlice, lora_slices
+from pss_engine.ops.lora import lora_slices
 from pss_engine.state import StateSlots
 
 
@@ -23,7 +23,7 @@ class StateAdapters:
 
     def __call__(self, layer: int, linear: str, x: Tensor, y: Tensor) -> Tensor:
         views = [(self.slots.view(layer, target.name), target.offset) for target in self.config.lora_targets_of[linear]]
-        slices = [LoraSlice(v.lora_a, v.lora_b, v.scaling, v.ranks, at) for v, at in views if v is not None]
+        slices = [view.at(offset) for view, offset in views if view is not None]
         if slices:
             lora_slices(y, x, slices, self.slot_ids)
             self.counters.num_adapter_calls += len(slices)

@@ -14,8 +14,9 @@ from pss_engine.kv import KVCache
 from pss_engine.metrics import EngineCounters
 from pss_engine.models import ForwardBatch, LoadedModel
 from pss_engine.models.transformer import DecoderLayer, Linear, Transformer
-from pss_engine.ops.decoder import DecoderLayers, LayerShape, LayerTarget, LayerWeights, Projection
+from pss_engine.ops.decoder import DecoderLayers, LayerShape, LayerWeights, Projection
 from pss_engine.ops.extension import load_extension
+from pss_engine.ops.lora import LoraSlice
 from pss_engine.state import StateSlots
 
 
@@ -97,16 +98,13 @@ class FusedTransformer:
         )
 
 
-def _projection(linear: Linear, targets: Sequence[LayerTarget]) -> Projection:
+def _projection(linear: Linear, targets: Sequence[LoraSlice]) -> Projection:
     assert not isinstance(linear.weight, torch.Tensor)
     return Projection(linear.weight, linear.bias, targets)
 
 
-def _targets(index: int, linear: str, transformer: Transformer, slots: StateSlots) -> list[LayerTarget]:
+def _targets(index: int, linear: str, transformer: Transformer, slots: StateSlots) -> list[LoraSlice]:
     if index not in transformer.session_layers:
         return []
-    return [
-        LayerTarget(view.lora_a, view.lora_b, view.scaling, view.ranks, target.offset)
-        for target in transformer.config.lora_targets_of[linear]
-        for view in [slots.views[index, target.name]]
-    ]
+    targets = transformer.config.lora_targets_of[linear]
+    return [slots.views[index, target.name].at(target.offset) for target in targets]

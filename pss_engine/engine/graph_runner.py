@@ -16,7 +16,7 @@ from pss_engine.engine.scheduler import Chunk
 from pss_engine.kv import SESSION, SHARED, KVCache
 from pss_engine.metrics import EngineCounters
 from pss_engine.models import ForwardBatch, LoadedModel, ModelConfig
-from pss_engine.ops.lora import LoraSlice, lora_slices
+from pss_engine.ops.lora import lora_slices
 from pss_engine.state import StateSlots
 from pss_engine.state.rows import TargetSlots
 from pss_engine.state.shape import TargetKey
@@ -44,9 +44,8 @@ class CapturedAdapters:
     config: ModelConfig
 
     def __call__(self, layer: int, linear: str, x: Tensor, y: Tensor) -> Tensor:
-        views = [(self.views[layer, target.name], target.offset) for target in self.config.lora_targets_of[linear]]
-        slices = [LoraSlice(view.lora_a, view.lora_b, view.scaling, view.ranks, at) for view, at in views]
-        lora_slices(y, x, slices, self.slot_ids)
+        targets = self.config.lora_targets_of[linear]
+        lora_slices(y, x, [self.views[layer, target.name].at(target.offset) for target in targets], self.slot_ids)
         return y
 
 

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops.extension import load_extension
-from pss_engine.ops.lora import LoraSlice
+from pss_engine.ops.extension import DTYPES, NO_WINDOW, load_extension
+from pss_engine.ops.lora import each_slice
 from pss_engine.ops.packed_weight import FORMATS, PackedWeight
 from pss_engine.ops.products import Product
 from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_NO_WINDOW = 2**62
 _C = load_extension()
 
 
@@ -41,16 +39,14 @@ def lora_bgmv(
             x.stride(0),
             lora_a.stride(0),
             lora_b.stride(0),
-            _DTYPES[y.dtype],
-            _DTYPES[lora_a.dtype],
+            DTYPES[y.dtype],
+            DTYPES[lora_a.dtype],
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
 
-def lora_slices(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
-    for part in slices:
-        lora_bgmv(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
+lora_slices = each_slice(lora_bgmv)
 
 
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, int8_rows: bool = False) -> Tensor:
@@ -124,7 +120,7 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Te
             num_heads * head_dim,
             k.stride(0),
             v.stride(0),
-            _DTYPES[k.dtype],
+            DTYPES[k.dtype],
             _cache_type("store_kv", k_cache),
         )
     except ValueError as error:
@@ -164,9 +160,9 @@ def paged_attention(
             head_dim,
             num_heads * head_dim,
             q.stride(0),
-            window or _NO_WINDOW,
+            window or NO_WINDOW,
             scale,
-            _DTYPES[q.dtype],
+            DTYPES[q.dtype],
             _cache_type("paged_attention", k_cache),
         )
     except ValueError as error:
@@ -177,7 +173,7 @@ def paged_attention(
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     num_rows, size = x.shape
     y = x.new_empty(num_rows, size)
-    _C.rms_norm(y.data_ptr(), x.data_ptr(), weight.data_ptr(), num_rows, size, x.stride(0), eps, _DTYPES[x.dtype])
+    _C.rms_norm(y.data_ptr(), x.data_ptr(), weight.data_ptr(), num_rows, size, x.stride(0), eps, DTYPES[x.dtype])
     return y
 
 
@@ -207,7 +203,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         head_dim,
         cos.size(1),
         x.stride(0),
-        _DTYPES[x.dtype],
+        DTYPES[x.dtype],
     )
     return y
 
@@ -215,7 +211,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def silu_mul(gate_up: Tensor) -> Tensor:
     num_rows, width = gate_up.shape
     y = gate_up.new_empty(num_rows, width // 2)
-    _C.silu_mul(y.data_ptr(), gate_up.data_ptr(), num_rows, width // 2, gate_up.stride(0), _DTYPES[gate_up.dtype])
+    _C.silu_mul(y.data_ptr(), gate_up.data_ptr(), num_rows, width // 2, gate_up.stride(0), DTYPES[gate_up.dtype])
     return y
 
 
@@ -261,7 +257,7 @@ def _dense_arguments(dense: DenseSearch | None) -> tuple[int, ...]:
     if dense is None:
         return (0, 0, 0, 0, 0, 0)
     scales = 0 if dense.scales is None else dense.scales.data_ptr()
-    kind = _DTYPES.get(dense.vectors.dtype, -1)
+    kind = DTYPES.get(dense.vectors.dtype, -1)
     return (dense.queries.data_ptr(), dense.vectors.data_ptr(), scales, *dense.queries.shape, kind)
 
 
@@ -274,10 +270,10 @@ def _sparse_arguments(sparse: SparseSearch | None) -> tuple[int, ...]:
 
 
 def _cache_type(op: str, cache: Tensor) -> int:
-    if cache.dtype not in _DTYPES:
-        choices = ", ".join(map(str, _DTYPES))
+    if cache.dtype not in DTYPES:
+        choices = ", ".join(map(str, DTYPES))
         raise ConfigError(f"{op}: the cpp backend has no caches in {cache.dtype}; choices: {choices}")
-    return _DTYPES[cache.dtype]
+    return DTYPES[cache.dtype]
 
 
 def advise_huge_pages(memory: Tensor) -> None:

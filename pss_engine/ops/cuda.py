@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pss_engine.errors import BackendUnavailable, ConfigError
-from pss_engine.ops.extension import build_info, load_extension
-from pss_engine.ops.lora import LoraSlice
+from pss_engine.ops.extension import DTYPES, build_info, load_extension
+from pss_engine.ops.lora import each_slice
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3}
+_DTYPES = {**DTYPES, torch.float8_e4m3fn: 3}
 ENOUGH_BLOCKS = 1024
 """Blocks that fill any GPU without cutting contexts in parts."""
 MAX_WORKSPACE_BYTES = 64 << 20
@@ -66,9 +65,7 @@ def lora_bgmv(
         )
 
 
-def lora_slices(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
-    for part in slices:
-        lora_bgmv(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
+lora_slices = each_slice(lora_bgmv)
 
 
 def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:

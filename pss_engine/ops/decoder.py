@@ -9,22 +9,9 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops.extension import load_extension
+from pss_engine.ops.extension import DTYPES, NO_WINDOW, load_extension
+from pss_engine.ops.lora import LoraSlice
 from pss_engine.ops.packed_weight import FORMATS, PackedWeight
-
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_NO_WINDOW = 2**62
-
-
-@dataclass(frozen=True)
-class LayerTarget:
-    """A slice of a projection that states add to: factors of all slots as ``lora_bgmv`` takes them, at their column."""
-
-    lora_a: Tensor
-    lora_b: Tensor
-    scaling: Tensor
-    ranks: Tensor
-    offset: int
 
 
 @dataclass(frozen=True)
@@ -33,11 +20,12 @@ class Projection:
 
     Attributes:
         bias: [sum of out_features] float32 or None.
+        targets: what states add to slices of it.
     """
 
     weights: Sequence[PackedWeight]
     bias: Tensor | None = None
-    targets: Sequence[LayerTarget] = ()
+    targets: Sequence[LoraSlice] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +80,7 @@ class DecoderLayers:
             shape.rotary_dim // 2,
             cache.shape[0],
             cache.shape[1],
-            _DTYPES[cache.dtype],
+            DTYPES[cache.dtype],
             shape.eps,
             shape.scale,
             int8_rows,
@@ -176,7 +164,7 @@ def _native(extension: object, layer: LayerWeights) -> object:
         *projections,
         layer.k_cache.data_ptr(),
         layer.v_cache.data_ptr(),
-        layer.window or _NO_WINDOW,
+        layer.window or NO_WINDOW,
     )
 
 
@@ -200,7 +188,7 @@ def _native_projection(extension: object, projection: Projection) -> object:
             target.lora_b.shape[1],
             target.lora_a.stride(0),
             target.lora_b.stride(0),
-            _DTYPES[target.lora_a.dtype],
+            DTYPES[target.lora_a.dtype],
             target.offset,
         )
     return native

@@ -7,9 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  (first: its OpenMP runtime is the one that the extension is to use)
+import torch  # first: its OpenMP runtime is the one that the extension is to use
 
 from pss_engine.errors import BackendUnavailable, ConfigError
+
+# As the kernels know them: pss::DType, and a window that hides nothing.
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+NO_WINDOW = 2**62
 
 
 def build_info() -> dict[str, Any]:

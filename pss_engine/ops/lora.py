@@ -139,6 +139,16 @@ class LoraSlice(NamedTuple):
         return y[:, self.offset : self.offset + self.lora_b.size(1)]
 
 
+def each_slice(lora: Callable[..., None]) -> Callable[..., None]:
+    """``lora_slices`` as one call of a backend's ``lora_bgmv`` for each slice."""
+
+    def run(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
+        for part in slices:
+            lora(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
+
+    return run
+
+
 def _slices_reference(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:
     """``lora_bgmv`` for every module of a fused projection (q-k-v, gate-up): one x, columns of one y, in place.
 
@@ -151,8 +161,7 @@ def _slices_reference(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_id
     Raises:
         ConfigError: a slice outside the contract of ``lora_bgmv``, or beyond the columns of y.
     """
-    for part in slices:
-        _reference(part.of(y), x, part.lora_a, part.lora_b, part.scaling, part.ranks, slot_ids)
+    each_slice(_reference)(y, x, slices, slot_ids)
 
 
 def _check_lora_slices(y: Tensor, x: Tensor, slices: Sequence[LoraSlice], slot_ids: Tensor) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 
+from pss_engine.ops.lora import LoraSlice
 from pss_engine.state import page_lock
 from pss_engine.state.layout import StateLayout
 from pss_engine.state.session_state import SessionState
@@ -31,6 +32,10 @@ class TargetSlots:
     lora_b: torch.Tensor
     scaling: torch.Tensor
     ranks: torch.Tensor
+
+    def at(self, offset: int) -> LoraSlice:
+        """The same as a slice of a fused projection that begins at column ``offset``."""
+        return LoraSlice(self.lora_a, self.lora_b, self.scaling, self.ranks, offset)
 
 
 class StateRows:
