@@ -62,6 +62,28 @@ void copy_segments(Address from, Address to, Address bytes, long long count, Add
   check("copy_segments");
 }
 
+void dense_candidates(Address keys, Address places, Address masks, Address mask_rows, Address queries, Address vectors,
+                      Address scales, long long num_passages, long long depth, long long num_queries, long long size,
+                      int query_type, int vector_type, Address stream) {
+  pss::cuda::dense_candidates({{at<int>(places), at<unsigned char>(masks), at<int>(mask_rows), at<long long>(keys),
+                                num_passages, depth},
+                               at<void>(queries), at<void>(vectors), at<float>(scales), num_queries, size, query_type,
+                               vector_type},
+                              at<void>(stream));
+  check("retrieve_topk");
+}
+
+void sparse_candidates(Address keys, Address places, Address masks, Address mask_rows, Address terms, Address starts,
+                       Address indptr, Address passages, Address weights, long long num_passages, long long depth,
+                       long long num_queries, Address stream) {
+  pss::cuda::sparse_candidates({{at<int>(places), at<unsigned char>(masks), at<int>(mask_rows), at<long long>(keys),
+                                 num_passages, depth},
+                                at<int>(terms), at<long long>(starts), at<long long>(indptr), at<int>(passages),
+                                at<float>(weights), num_queries},
+                               at<void>(stream));
+  check("retrieve_topk");
+}
+
 }  // namespace
 
 void add_cuda(py::module_& m) {
@@ -71,6 +93,9 @@ void add_cuda(py::module_& m) {
   cuda.def("paged_attention", &paged_attention);
   cuda.def("store_kv", &store_kv);
   cuda.def("copy_segments", &copy_segments);
+  cuda.def("dense_candidates", &dense_candidates);
+  cuda.def("sparse_candidates", &sparse_candidates);
+  cuda.attr("SEARCH_BLOCK") = pss::cuda::kSearchBlock;
   cuda.attr("MAX_GROUP") = pss::cuda::kMaxGroup;
   cuda.attr("MAX_HEAD_DIM") = pss::cuda::kMaxHeadDim;
   cuda.attr("PART") = pss::cuda::kPart;

@@ -10,7 +10,6 @@ import triton.language as tl
 
 BLOCK = 256  # passages of one program
 STEP = 128  # features of int8 vectors that one step sums
-NOTHING = -(2**63)
 
 
 @triton.jit

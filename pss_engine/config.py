@@ -7,7 +7,11 @@ from dataclasses import dataclass, fields
 from pss_engine.errors import ConfigError
 
 MIB = 1024 * 1024
-CHOICES = {"state_dtype": ("auto", "float32", "bfloat16", "float16"), "activations": ("auto", "float32", "int8")}
+CHOICES = {
+    "state_dtype": ("auto", "float32", "bfloat16", "float16"),
+    "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "float8_e4m3fn"),
+    "activations": ("auto", "float32", "int8"),
+}
 MAY_BE_ZERO = ("max_context", "max_overtakes", "max_draft_tokens", "audit_steps")
 
 
@@ -17,6 +21,8 @@ class EngineConfig:
 
     Attributes:
         kv_cache_bytes: memory for keys and values, shared by all requests.
+        kv_cache_dtype: how keys and values are kept: ``auto`` (the model's), ``float32``, ``bfloat16``, ``float16``; on
+            CUDA ``float8_e4m3fn`` too. Half of the bytes hold twice the tokens; attention computes in float32.
         block_size: tokens in a KV block.
         max_num_seqs: requests that decode together.
         max_batched_tokens: tokens of one forward; longer prompts are prefilled in chunks.
@@ -38,6 +44,7 @@ class EngineConfig:
     """
 
     kv_cache_bytes: int = 512 * MIB
+    kv_cache_dtype: str = "auto"
     block_size: int = 16
     max_num_seqs: int = 32
     max_batched_tokens: int = 512

@@ -4,9 +4,10 @@
 
 namespace pss::cuda {
 
-enum Type : int { kF32 = 0, kBF16 = 1, kF16 = 2, kF8 = 3 };  // kF8: float8_e4m3fn, caches only
+enum Type : int { kF32 = 0, kBF16 = 1, kF16 = 2, kF8 = 3, kI8 = 4 };  // kF8: float8_e4m3fn, caches only; kI8: vectors
 
 constexpr long long kMaxGroup = 16, kMaxHeadDim = 256, kPart = 256;  // of attention; kPart: keys of one part
+constexpr long long kSearchBlock = 256;  // passages of which the best candidates are kept
 
 // y[t] += scaling[s] * (x[t] A[s, :r]^T) B[s, :, :r]^T with s = slot_ids[t], r = ranks[s]; a row whose slot is not in 0 to
 // num_slots - 1 is left alone. A row's bits depend on that row alone.
@@ -59,6 +60,34 @@ struct CopyArgs {
   const long long* to;
   const long long* bytes;
   long long count;
+};
+
+// Where the candidates of a search go: the best `depth` of every kSearchBlock passages, for each query.
+struct SearchArgs {
+  const int* places;           // [N]: the passage's place among all ranks
+  const unsigned char* masks;  // [M, N]: 0 = not to be found
+  const int* mask_rows;        // [B]: a query's mask, -1 = all passages
+  long long* keys;             // [B, ceil(N / kSearchBlock), depth]
+  long long num_passages, depth;
+};
+
+struct DenseArgs {
+  SearchArgs to;
+  const void* queries;  // [B, H] float32, int8 where the vectors are
+  const void* vectors;  // [N, H]
+  const float* scales;  // [N], of int8 vectors
+  long long num_queries, size;
+  int query_type, vector_type;
+};
+
+struct SparseArgs {
+  SearchArgs to;
+  const int* terms;
+  const long long* starts;  // [B + 1]
+  const long long* indptr;  // [V + 1]
+  const int* passages;      // of all postings, ascending within a term
+  const float* weights;
+  long long num_queries;
 };
 
 }  // namespace pss::cuda

@@ -8,5 +8,7 @@ void lora_bgmv(const LoraArgs& op, void* stream);
 void paged_attention(const AttentionArgs& op, void* stream);
 void store_kv(const StoreArgs& op, void* stream);
 void copy_segments(const CopyArgs& op, void* stream);
+void dense_candidates(const DenseArgs& op, void* stream);
+void sparse_candidates(const SparseArgs& op, void* stream);
 
 }  // namespace pss::cuda

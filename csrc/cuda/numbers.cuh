@@ -29,7 +29,7 @@ inline __device__ unsigned f8_of_float(float v) {
   return sign | (magnitude + 0x7ffff + (magnitude >> 20 & 1) - (120u << 23)) >> 20;
 }
 
-inline __device__ int bytes_of(int type) { return type == kF32 ? 4 : type == kF8 ? 1 : 2; }
+inline __device__ int bytes_of(int type) { return type == kF32 ? 4 : type >= kF8 ? 1 : 2; }
 
 inline __device__ const void* element(const void* base, long long i, int type) {
   return static_cast<const char*>(base) + i * bytes_of(type);

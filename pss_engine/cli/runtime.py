@@ -59,6 +59,7 @@ def open_engine(
     timeline = str(kv.kv_timeline) if kv and kv.kv_timeline else ""
     config = EngineConfig(
         kv_cache_bytes=options.kv_cache_bytes,
+        kv_cache_dtype=options.kv_cache_dtype,
         kv_timeline=timeline,
         num_state_slots=slots,
         max_rank=max(known),

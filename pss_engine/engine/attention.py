@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pss_engine.kv import BlockTable, KVCache
 from pss_engine.ops.attention import paged_attention
-from pss_engine.ops.kv_cache import store_kv
+from pss_engine.ops.kv_cache import rope_store_kv
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,10 @@ class PagedAttention:
         starts, contexts = int32([0, *accumulate(lens)]), int32([end for _, end in bounds])
         return cls(cache, block_tables, kv_rows, starts, contexts, scale, windows)
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         k_cache, v_cache = self.cache.k[layer], self.cache.v[layer]
-        store_kv(k, v, k_cache, v_cache, self.kv_rows)
         out: Tensor = paged_attention(
-            q,
+            rope_store_kv(heads, cos, sin, k_cache, v_cache, self.kv_rows),
             k_cache,
             v_cache,
             self.block_tables,

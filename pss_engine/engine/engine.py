@@ -17,10 +17,10 @@ from pss_engine.engine.drafting import Drafter
 from pss_engine.engine.fused_transformer import FusedTransformer, why_not_fused
 from pss_engine.engine.graph_runner import GraphRunner
 from pss_engine.engine.model_runner import ModelRunner
-from pss_engine.engine.parts import check_memory, decode_graphs, kv_geometry, state_slots, with_activations
+from pss_engine.engine.parts import check_memory, decode_graphs, kv_dtype, kv_geometry, state_slots, with_activations
 from pss_engine.engine.registry import IDLE_WAIT_S, StateRegistry
 from pss_engine.engine.request import Request, RequestOutput
-from pss_engine.engine.sampler import TokenSampler, verify
+from pss_engine.engine.sampler import next_tokens
 from pss_engine.engine.scheduler import Chunk, Scheduler
 from pss_engine.engine.sequence import Sequence
 from pss_engine.errors import PSSError, RequestRejected
@@ -61,7 +61,14 @@ class Engine:
         self._admission = Admission(model, self.config, self.memory)
         self._audit = Audit(self.memory, self.counters, self.config.audit_steps, self.config.audit_folder)
         self._timeline = Timeline(Path(self.config.kv_timeline), geometry) if self.config.kv_timeline else None
-        cache = KVCache(geometry, num_blocks, model.config.hidden_size, model.dtype, model.device)
+        cache = KVCache(
+            geometry,
+            num_blocks,
+            model.config.hidden_size,
+            kv_dtype(model, self.config),
+            model.device,
+            hidden_dtype=model.dtype,
+        )
         self._meter = MemoryMeter(model, cache, self.slots)
         replays = self._graph_runner(graphs, cache) if graphs else None
         self.why_not_fused = why_not_fused(model) if self.config.fused_layers else "fused_layers=False"
@@ -169,7 +176,6 @@ class Engine:
             token_ids,
             admitted.max_new_tokens,
             kv,
-            TokenSampler(request.sampling),
             Detokenizer(self.model.tokenizer, request.sampling.stop),
             state,
             self._drafter(request, token_ids, state),
@@ -259,9 +265,7 @@ class Engine:
         try:
             logits = self._runner.run(chunks)
             ready = [chunk for chunk in chunks if chunk.completes]
-            tokens = [
-                verify(rows, chunk.draft, chunk.sequence.sampler) for rows, chunk in zip(logits, ready, strict=True)
-            ]
+            tokens = next_tokens(logits, ready)
         except Exception as error:  # the batch is lost, the engine is not: each of its requests says why
             return outputs + [self._fail(chunk.sequence, error) for chunk in chunks]
         for chunk in chunks:

@@ -59,11 +59,9 @@ class ModelRunner:
         self._num_compiled = num_compiled_kernels()
 
     @torch.inference_mode()
-    def run(self, chunks: Sequence[Chunk]) -> list[Tensor]:
-        """For each chunk that completes, in order: logits [1 + draft, V] of its last pending token and its draft.
-
-        They are valid until the next run.
-        """
+    def run(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Logits [R, V], valid until the next run: for each chunk that completes, in order, those of its last pending
+        token and of its draft."""
         slots = self._checked_slots(chunks)
         if self._graphs is not None and self._graphs.takes(chunks):
             logits = self._graphs.run(chunks, slots)
@@ -75,7 +73,7 @@ class ModelRunner:
                 self._counters.num_compiled_in_service = num_compiled_kernels() - self._num_compiled
         self._counters.num_steps += 1
         self._counters.num_tokens += sum(chunk.num_tokens for chunk in chunks)
-        return list(logits.split([1 + len(chunk.draft) for chunk in chunks if chunk.completes]))
+        return logits
 
     def _run_eagerly(self, chunks: Sequence[Chunk], slots: Sequence[int]) -> Tensor:
         spans = [Span(c, c.sequence.num_stored, c.sequence.num_stored + c.num_tokens) for c in chunks]

@@ -16,16 +16,28 @@ from pss_engine.ops.device import memory_of
 from pss_engine.state import StateSlots
 
 
+def kv_dtype(model: LoadedModel, config: EngineConfig) -> torch.dtype:
+    """How keys and values are kept. Raises ConfigError for float8 on a device without it."""
+    if config.kv_cache_dtype == "auto":
+        return model.dtype
+    dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
+    if dtype == torch.float8_e4m3fn and model.device.type != "cuda":
+        raise ConfigError(
+            f"kv_cache_dtype {config.kv_cache_dtype!r} is for CUDA; on {model.device}: {', '.join(DTYPES)}"
+        )
+    return dtype
+
+
 def kv_geometry(model: LoadedModel, config: EngineConfig) -> KVGeometry:
-    num_shared = model.transformer.num_shared_layers
+    num_shared, dtype = model.transformer.num_shared_layers, kv_dtype(model, config)
     return KVGeometry(
         num_layers={SHARED: num_shared, SESSION: model.config.num_layers - num_shared},
         num_kv_heads=model.config.num_kv_heads,
         head_dim=model.config.head_dim,
-        element_bytes=model.dtype.itemsize,
+        element_bytes=dtype.itemsize,
         block_size=config.block_size,
-        hidden_size=model.config.hidden_size,
-        dtype=str(model.dtype).removeprefix("torch."),
+        hidden_bytes=model.config.hidden_size * model.dtype.itemsize,
+        dtype=str(dtype).removeprefix("torch."),
     )
 
 

@@ -22,7 +22,7 @@ class SamplingParams:
         temperature: 0 is greedy.
         top_k: sample among the k most likely; 0 = all.
         top_p: sample among the smallest set whose probability reaches p.
-        seed: of this request's own generator; the batch around it changes nothing.
+        seed: with it a sampled request draws the same tokens again, whatever the batch around it.
         stop: strings that end the text; they are not part of it.
         ignore_eos: go on past the end-of-turn token (for measurements).
     """

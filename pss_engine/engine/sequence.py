@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pss_engine.engine.detokenizer import Detokenizer
     from pss_engine.engine.drafting import Drafter
     from pss_engine.engine.request import Request
-    from pss_engine.engine.sampler import TokenSampler
     from pss_engine.engine.scheduler import Chunk
     from pss_engine.kv import SequenceKV
     from pss_engine.state import SlotRef, StateHandle
@@ -39,7 +38,6 @@ class Sequence:
     token_ids: list[int]
     max_new_tokens: int
     kv: SequenceKV
-    sampler: TokenSampler
     detokenizer: Detokenizer
     state: StateHandle | None = None
     drafter: Drafter | None = None

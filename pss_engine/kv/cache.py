@@ -16,10 +16,19 @@ class KVCache:
     """
 
     def __init__(
-        self, geometry: KVGeometry, num_blocks: int, hidden_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        geometry: KVGeometry,
+        num_blocks: int,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        hidden_dtype: torch.dtype | None = None,
     ) -> None:
+        """``dtype`` of keys and values; ``hidden_dtype`` of the hidden state, the same where it is not given."""
         shape = (num_blocks, geometry.block_size, geometry.num_kv_heads, geometry.head_dim)
         layers = range(sum(geometry.num_layers.values()))
         self.k: list[Tensor] = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]
         self.v: list[Tensor] = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]
-        self.hidden = torch.empty(num_blocks, geometry.block_size, hidden_size, dtype=dtype, device=device)
+        self.hidden = torch.empty(
+            num_blocks, geometry.block_size, hidden_size, dtype=hidden_dtype or dtype, device=device
+        )

@@ -26,7 +26,7 @@ class KVGeometry:
     Attributes:
         num_layers: layers by group; the groups are the two sides of the cut.
         block_size: tokens in a block.
-        hidden_size: features of the hidden state at the cut, kept with the blocks of the shared layers.
+        hidden_bytes: of the hidden state of a token at the cut, kept with the blocks of the shared layers.
         dtype: name of the elements' type, for reports.
         recurrent_bytes: of the recurrent and convolution states of one sequence, which do not grow.
     """
@@ -36,7 +36,7 @@ class KVGeometry:
     head_dim: int
     element_bytes: int
     block_size: int
-    hidden_size: int = 0
+    hidden_bytes: int = 0
     dtype: str = ""
     recurrent_bytes: int = 0
 
@@ -53,7 +53,7 @@ class KVGeometry:
     @property
     def hidden_block_bytes(self) -> int:
         """Bytes of the hidden states at the cut of one block: no KV, but memory all the same."""
-        return self.block_size * self.hidden_size * self.element_bytes
+        return self.block_size * self.hidden_bytes
 
     @property
     def bytes_per_token(self) -> int:

@@ -8,14 +8,17 @@ from typing import Protocol
 
 from torch import Tensor
 
+from pss_engine.models.config import ModelConfig
 from pss_engine.ops.attention import dense_attention
+from pss_engine.ops.transformer import apply_rope
 
 
 class Attention(Protocol):
     """How the tokens of a batch see each other: through a paged cache, or as plain segments."""
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [T, N, D], k and v [T, K, D] of decoder layer ``layer``; returns [T, N, D]."""
+    def __call__(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """heads [T, N + 2 K, D]: queries, keys and values of decoder layer ``layer``, not yet turned by positions; cos,
+        sin [T, D_rotary / 2] float32. Returns [T, N, D]."""
 
 
 class Adapters(Protocol):
@@ -48,9 +51,11 @@ class ForwardBatch:
 class DenseAttention:
     """Causal attention inside packed segments, without a cache: for writing states and for checks."""
 
+    config: ModelConfig
     segment_lens: Sequence[int]
-    scale: float
-    windows: Sequence[int | None]
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return dense_attention(q, k, v, self.segment_lens, self.scale, self.windows[layer])
+    def __call__(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        config = self.config
+        qk, v = heads.split([config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
+        q, k = apply_rope(qk, cos, sin).split([config.num_heads, config.num_kv_heads], dim=1)
+        return dense_attention(q, k, v, self.segment_lens, config.head_dim**-0.5, config.windows[layer])

@@ -14,7 +14,7 @@ from pss_engine.models.config import ModelConfig
 from pss_engine.models.rope import RotaryEmbedding
 from pss_engine.ops.linear import gather_rows, linear
 from pss_engine.ops.packed_weight import PackedWeight
-from pss_engine.ops.transformer import add_rms_norm, apply_rope, rms_norm, silu_mul
+from pss_engine.ops.transformer import add_rms_norm, rms_norm, silu_mul
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,7 @@ class DecoderLayer:
         config = self.config
         x = rms_norm(hidden, self.input_norm, config.rms_norm_eps)
         heads = self._project("qkv", self.qkv, x, batch).unflatten(-1, (-1, config.head_dim))
-        qk, v = heads.split([config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
-        q, k = apply_rope(qk, cos, sin).split([config.num_heads, config.num_kv_heads], dim=1)
-        mixed = batch.attention(self.index, q, k, v).flatten(1)
+        mixed = batch.attention(self.index, heads, cos, sin).flatten(1)
         x, hidden = add_rms_norm(self._project("o", self.o, mixed, batch), hidden, self.post_norm, config.rms_norm_eps)
         return hidden + self._project(
             "down", self.down, silu_mul(self._project("gate_up", self.gate_up, x, batch)), batch

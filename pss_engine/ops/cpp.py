@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops.extension import DTYPES, NO_WINDOW, load_extension
+from pss_engine.ops.kv_cache import turn_then_store
 from pss_engine.ops.lora import each_slice
 from pss_engine.ops.packed_weight import FORMATS, PackedWeight
 from pss_engine.ops.products import Product
@@ -182,14 +183,6 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return rms_norm(total, weight, eps), total
 
 
-def rope_store_kv(heads: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> Tensor:
-    num_kv_heads = k_cache.size(2)
-    num_heads = heads.size(1) - 2 * num_kv_heads
-    rotated = apply_rope(heads[:, : num_heads + num_kv_heads], cos, sin)
-    store_kv(rotated[:, num_heads:], heads[:, num_heads + num_kv_heads :], k_cache, v_cache, kv_rows)
-    return rotated[:, :num_heads]
-
-
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     num_rows, num_heads, head_dim = x.shape
     y = x.new_empty(num_rows, num_heads, head_dim)
@@ -206,6 +199,9 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         DTYPES[x.dtype],
     )
     return y
+
+
+rope_store_kv = turn_then_store(apply_rope, store_kv)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

@@ -8,10 +8,14 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import BackendUnavailable, ConfigError
+from pss_engine.ops.dispatch import REFERENCE
 from pss_engine.ops.extension import DTYPES, build_info, load_extension
+from pss_engine.ops.gpu_search import by_candidates
+from pss_engine.ops.kv_cache import turn_then_store
 from pss_engine.ops.lora import each_slice
+from pss_engine.ops.transformer import apply_rope
 
-_DTYPES = {**DTYPES, torch.float8_e4m3fn: 3}
+_DTYPES = {**DTYPES, torch.float8_e4m3fn: 3, torch.int8: 4}
 ENOUGH_BLOCKS = 1024
 """Blocks that fill any GPU without cutting contexts in parts."""
 MAX_WORKSPACE_BYTES = 64 << 20
@@ -88,6 +92,9 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Te
         )
 
 
+rope_store_kv = turn_then_store(apply_rope.using(REFERENCE), store_kv)
+
+
 def num_parts(num_tokens: int, num_heads: int, num_kv_heads: int, head_dim: int, max_context: int) -> int:
     """Blocks that share a context, from shapes alone; 1 where there are enough without, or partial sums too many."""
     parts = -(-max_context // int(_cuda.PART))
@@ -145,3 +152,60 @@ def paged_attention(
             _stream(q),
         )
     return out
+
+
+def _dense_candidates(
+    queries: Tensor,
+    vectors: Tensor,
+    scales: Tensor | None,
+    places: Tensor,
+    masks: Tensor,
+    mask_rows: Tensor,
+    depth: int,
+) -> Tensor:
+    keys = _keys(len(queries), len(vectors), depth, vectors.device)
+    with torch.cuda.device_of(vectors):
+        _cuda.dense_candidates(
+            keys.data_ptr(),
+            places.data_ptr(),
+            masks.data_ptr(),
+            mask_rows.data_ptr(),
+            queries.data_ptr(),
+            vectors.data_ptr(),
+            0 if scales is None else scales.data_ptr(),
+            len(vectors),
+            keys.shape[2],
+            *queries.shape,
+            _DTYPES[queries.dtype],
+            _DTYPES[vectors.dtype],
+            _stream(vectors),
+        )
+    return keys.flatten(1)
+
+
+def _sparse_candidates(
+    terms: Tensor,
+    starts: Tensor,
+    indptr: Tensor,
+    passages: Tensor,
+    weights: Tensor,
+    places: Tensor,
+    masks: Tensor,
+    mask_rows: Tensor,
+    depth: int,
+) -> Tensor:
+    keys = _keys(len(starts) - 1, len(places), depth, places.device)
+    tensors = (keys, places, masks, mask_rows, terms, starts, indptr, passages, weights)
+    with torch.cuda.device_of(places):
+        _cuda.sparse_candidates(
+            *(tensor.data_ptr() for tensor in tensors), len(places), keys.shape[2], len(starts) - 1, _stream(places)
+        )
+    return keys.flatten(1)
+
+
+def _keys(num_queries: int, num_passages: int, depth: int, device: torch.device) -> Tensor:
+    block = int(_cuda.SEARCH_BLOCK)
+    return torch.empty(num_queries, -(-num_passages // block), min(depth, block), dtype=torch.int64, device=device)
+
+
+retrieve_topk = by_candidates(_dense_candidates, _sparse_candidates)

@@ -1,17 +1,36 @@
-"""``retrieve_topk`` on a GPU: candidates from the Triton kernels, sorted and fused by torch; nothing is read back."""
+"""``retrieve_topk`` on a GPU: candidates from a backend's kernels, sorted and fused by torch; nothing is read back.
+
+A candidate is one 64-bit key, the score in its upper half and the passage's place among all ranks, reversed, in its
+lower: larger is better, and no two are equal.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from pss_engine.kernels.retrieve_topk import NOTHING, dense_candidates, sparse_candidates
 from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch
 
+NOTHING = -(2**63)
+"""The key of no passage."""
 _LOW_32 = 0xFFFFFFFF
+Candidates = Callable[..., Tensor]
 
 
-def retrieve_topk(
+def by_candidates(dense_candidates: Candidates, sparse_candidates: Candidates) -> Callable[..., Retrieved]:
+    """The op, from what gives the keys of the best ``depth`` of every block of passages, [B, any] int64."""
+
+    def retrieve_topk(*args: object) -> Retrieved:
+        return _retrieve(dense_candidates, sparse_candidates, *args)  # type: ignore[arg-type]
+
+    return retrieve_topk
+
+
+def _retrieve(
+    dense_candidates: Candidates,
+    sparse_candidates: Candidates,
     ranks: Tensor,
     dense: DenseSearch | None,
     sparse: SparseSearch | None,

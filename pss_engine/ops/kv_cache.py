@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops.contract import CACHES, FLOATS, misfit, needs_gradient, rows_contiguous
-from pss_engine.ops.dispatch import Impl, Op
+from pss_engine.ops.dispatch import REFERENCE, Impl, Op
 from pss_engine.ops.transformer import apply_rope
 
 FLOAT8_MAX = torch.finfo(torch.float8_e4m3fn).max
@@ -94,6 +94,20 @@ store_kv = Op(
 )
 
 
+def turn_then_store(turn: Callable[..., Tensor], store: Callable[..., None]) -> Callable[..., Tensor]:
+    """``rope_store_kv`` as one call of a backend's ``apply_rope`` and one of its ``store_kv``."""
+
+    def run(heads: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> Tensor:
+        num_kv_heads = k_cache.shape[2]
+        num_heads = heads.shape[1] - 2 * num_kv_heads
+        qk, v = heads.split([num_heads + num_kv_heads, num_kv_heads], dim=1)
+        q, k = turn(qk, cos, sin).split([num_heads, num_kv_heads], dim=1)
+        store(k, v, k_cache, v_cache, kv_rows)
+        return q
+
+    return run
+
+
 def _rope_store_kv(
     heads: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor
 ) -> Tensor:
@@ -110,11 +124,7 @@ def _rope_store_kv(
     Raises:
         ConfigError: what ``apply_rope`` and ``store_kv`` raise.
     """
-    num_kv_heads = k_cache.shape[2]
-    num_heads = heads.shape[1] - 2 * num_kv_heads
-    qk, v = heads.split([num_heads + num_kv_heads, num_kv_heads], dim=1)
-    q, k = apply_rope(qk, cos, sin, backend="torch").split([num_heads, num_kv_heads], dim=1)
-    _store_kv(k, v, k_cache, v_cache, kv_rows)
+    q: Tensor = turn_then_store(apply_rope.using(REFERENCE), _store_kv)(heads, cos, sin, k_cache, v_cache, kv_rows)
     return q
 
 
@@ -134,5 +144,6 @@ rope_store_kv = Op(
     _rope_store_kv,
     Impl("cpp", "pss_engine.ops.cpp:rope_store_kv", devices=("cpu",)),
     Impl("triton", "pss_engine.kernels.apply_rope:rope_store_kv", devices=("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:rope_store_kv", devices=("cuda",)),
     check=_check_rope_store_kv,
 )

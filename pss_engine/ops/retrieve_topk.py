@@ -117,6 +117,7 @@ retrieve_topk = Op(
     "retrieve_topk",
     _reference,
     Impl("cpp", "pss_engine.ops.cpp:retrieve_topk", ("cpu",)),
-    Impl("triton", "pss_engine.ops.gpu_search:retrieve_topk", ("cuda",)),
+    Impl("triton", "pss_engine.ops.triton_search:retrieve_topk", ("cuda",)),
+    Impl("cuda", "pss_engine.ops.cuda:retrieve_topk", ("cuda",)),
     check=check_search,
 )

@@ -194,7 +194,7 @@ class Trainer:
         batch = ForwardBatch(
             token_ids=torch.tensor([token for segment in segments for token in segment], device=device),
             positions=torch.cat([torch.arange(size, device=device) for size in lens]),
-            attention=DenseAttention(lens, config.head_dim**-0.5, config.windows),
+            attention=DenseAttention(config, lens),
             adapters=None,
             logit_rows=torch.empty(0, dtype=torch.int64, device=device),
         )

@@ -163,6 +163,11 @@ V __shfl_xor_sync(unsigned mask, V value, int lanes) {
   return cpusim::exchange(mask, value, cpusim::current % cpusim::kLanes ^ unsigned(lanes));
 }
 
+inline int __dp4a(int a, int b, int c) {
+  for (int e = 0; e < 4; ++e) c += int((signed char)(a >> 8 * e)) * int((signed char)(b >> 8 * e));
+  return c;
+}
+
 inline float __int_as_float(int v) { return cpusim::bits<float>(v); }
 inline float __uint_as_float(unsigned v) { return cpusim::bits<float>(v); }
 inline unsigned __float_as_uint(float v) { return cpusim::bits<unsigned>(v); }

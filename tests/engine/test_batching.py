@@ -104,7 +104,7 @@ def test_more_sessions_than_slots_take_turns():
     scarce_engine.check()
 
 
-def test_sampled_rows_draw_from_their_own_generator():
+def test_sampled_rows_draw_the_same_in_a_crowd():
     model = tiny_model()
     alone = Engine(model).generate([requests([None], temperature=1.0, seed=5)[0]])[0]
     crowd = Engine(model).generate(requests([None] * 4, temperature=1.0, seed=5))

@@ -35,7 +35,7 @@ def logits_of(engine, requests):
     def recorded(chunks):
         logits = run(chunks)
         for chunk, row in zip([c for c in chunks if c.completes], logits, strict=True):
-            rows.setdefault(chunk.sequence.request_id, []).append(row[0])
+            rows.setdefault(chunk.sequence.request_id, []).append(row)
         return logits
 
     engine._runner.run = recorded

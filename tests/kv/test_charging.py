@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from pss_engine.kv import GROUPS, SESSION, SHARED, KVGeometry, KVMemory
 
 # 108 and 36 bytes: thirds and quarters, and rests of fifths and sevenths
-GEOMETRY = KVGeometry({SHARED: 3, SESSION: 1}, num_kv_heads=1, head_dim=3, element_bytes=2, block_size=3, hidden_size=5)
+GEOMETRY = KVGeometry(
+    {SHARED: 3, SESSION: 1}, num_kv_heads=1, head_dim=3, element_bytes=2, block_size=3, hidden_bytes=10
+)
 SHARED_BYTES, SESSION_BYTES = 108, 36
 
 

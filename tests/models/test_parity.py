@@ -55,7 +55,7 @@ def logits(model: LoadedModel, segments: list[list[int]]) -> torch.Tensor:
     batch = ForwardBatch(
         token_ids=torch.tensor(ids),
         positions=torch.cat([torch.arange(n) for n in lens]),
-        attention=DenseAttention(lens, model.config.head_dim**-0.5, model.config.windows),
+        attention=DenseAttention(model.config, lens),
         adapters=None,
         logit_rows=torch.arange(len(ids)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -70,6 +71,17 @@ def search(
     masks = torch.rand(2, num_passages, generator=draw) < 0.5 if masked else None
     mask_ids = torch.tensor([index % 3 - 1 if masked else -1 for index in range(num_groups)]).int()
     return ranks, dense, sparse, groups, shares, masks, mask_ids, k
+
+
+def on(device: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same arguments on another device."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, (DenseSearch, SparseSearch)):
+            return type(value)(*(moved(getattr(value, field.name)) for field in fields(value)))
+        return value.to(device) if isinstance(value, Tensor) else value
+
+    return tuple(map(moved, arguments))
 
 
 def assert_same(found: Retrieved, expected: Retrieved) -> None:

@@ -18,6 +18,7 @@ from pss_engine.ops import (
     lora_bgmv,
     lora_slices,
     paged_attention,
+    retrieve_topk,
     rms_norm,
     rope_store_kv,
     sample_tokens,
@@ -27,6 +28,7 @@ from pss_engine.ops import (
 from tests.ops.attention_cases import Case, make_case
 from tests.ops.lora_cases import POPULARITIES
 from tests.ops.lora_cases import make_case as make_lora_case
+from tests.ops.retrieval_cases import VECTORS, assert_same, dense_search, on, search, sparse_search
 
 pytestmark = pytest.mark.gpu
 
@@ -135,6 +137,17 @@ def test_store_kv(backend: str, cache_dtype: torch.dtype) -> None:
     store_kv(k.cuda(), v.cuda(), *on_gpu, rows.cuda(), backend=backend)
     for found, right in zip(on_gpu, expected, strict=True):
         assert torch.equal(found.cpu().float(), right.float())
+
+
+@each_backend("triton", "cuda")
+@pytest.mark.parametrize("vectors", VECTORS, ids=str)
+@pytest.mark.parametrize("tied", [False, True], ids=["apart", "tied"])
+def test_searches_are_those_of_the_reference_in_every_bit(backend: str, vectors: torch.dtype, tied: bool) -> None:
+    runs(retrieve_topk, backend)
+    dense, sparse = dense_search(9, 700, 131, vectors, tied=tied), sparse_search(6, 700, tied=tied)
+    arguments = search(dense, sparse, 700, num_groups=5, depth=300, k=20, masked=True)
+    found = retrieve_topk(*on("cuda", arguments), backend=backend)
+    assert_same(found, retrieve_topk(*arguments, backend="torch"))
 
 
 @each_dtype

@@ -21,7 +21,11 @@ INSTANCES = {
         f"template __global__ void pss::cuda::attend<{group}, {split}>(pss::cuda::AttentionArgs);\n"
         for group in (1, 4, 8, 16)
         for split in ("true", "false")
-    )
+    ),
+    "retrieve_topk": "".join(
+        f"template __global__ void pss::cuda::dense_candidates<pss::cuda::{codes}>(pss::cuda::DenseArgs);\n"
+        for codes in ("Floats", "Int8s")
+    ),
 }
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 

@@ -21,7 +21,7 @@ def logits(variant: Variant, token_ids: list[int]) -> Tensor:
     """[T, V] of every token of one sequence."""
     model, count = variant.model, len(token_ids)
     network = model.transformer if variant.activations == "float32" else model.transformer.with_int8_rows()
-    attention = DenseAttention([count], model.config.head_dim**-0.5, model.config.windows)
+    attention = DenseAttention(model.config, [count])
     batch = ForwardBatch(torch.tensor(token_ids), torch.arange(count), attention, None, torch.arange(count))
     return network.session(batch, network.shared(batch))
 

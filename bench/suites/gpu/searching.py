@@ -28,19 +28,19 @@ def run(model: LoadedModel, shape: Shape, quick: bool) -> Iterator[Measurement]:
     vectors = torch.randn(num_passages, size, dtype=torch.float16, device=device, generator=generator)
     for num_queries in (1, 4) if quick else (1, 32):
         queries = torch.randn(num_queries, size, device=device, generator=generator)
-        backend = retrieve_topk.backends(device.type)[0]
-        few = arguments(queries, vectors[:CHECKED_PASSAGES])
-        found, expected = (retrieve_topk(*few, backend=b) for b in (backend, REFERENCE))
-        if not all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)):
-            raise RuntimeError(f"retrieve_topk on {backend} differs from the reference: it is not timed")
-        work = arguments(queries, vectors)
-        timed = {backend: lambda w=work: retrieve_topk(*w)}
-        samples = paired_seconds(timed, 7, warmup=1, synchronize=synchronize_of(device))[backend]
-        yield Measurement(
-            "retrieve_topk", {"passages": num_passages, "size": size, "queries": num_queries, "depth": DEPTH}, backend,
-            "seconds", "s", samples, True,
-            gbps=vectors.nbytes / quantiles(samples)[1] / 1e9, limit_gbps=limit, device=device.type,
-        )  # fmt: skip
+        few, work = arguments(queries, vectors[:CHECKED_PASSAGES]), arguments(queries, vectors)
+        expected, timed = retrieve_topk(*few, backend=REFERENCE), {}
+        for backend in set(retrieve_topk.backends(device.type)) - {REFERENCE}:
+            found = retrieve_topk(*few, backend=backend)
+            if not all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)):
+                raise RuntimeError(f"retrieve_topk on {backend} differs from the reference: it is not timed")
+            timed[backend] = lambda w=work, b=backend: retrieve_topk(*w, backend=b)
+        params = {"passages": num_passages, "size": size, "queries": num_queries, "depth": DEPTH}
+        for backend, samples in paired_seconds(timed, 7, warmup=1, synchronize=synchronize_of(device)).items():
+            yield Measurement(
+                "retrieve_topk", params, backend, "seconds", "s", samples, True,
+                gbps=vectors.nbytes / quantiles(samples)[1] / 1e9, limit_gbps=limit, device=device.type,
+            )  # fmt: skip
 
 
 def arguments(queries: torch.Tensor, vectors: torch.Tensor) -> tuple[object, ...]:
