@@ -19,6 +19,7 @@ from pss_engine.agents.pipeline import GaveUp, Pipeline
 from pss_engine.agents.prompts import evidence_text
 from pss_engine.agents.record import QueryRecord, Step
 from pss_engine.agents.request import AgentRequest
+from pss_engine.agents.turns import Turns
 from pss_engine.errors import RequestRejected
 from pss_engine.metrics import AgentCounters
 
@@ -95,8 +96,8 @@ class AgentService:
             return await self._single(request, calls, record)
         units = Units(self._units, calls.query, self.counters, self._ttl_s)
         clues = self._clues if request.session else None
-        pipeline = Pipeline(request, self.nodes, self.evidence, self.traces, units, calls, record.steps, clues)
-        return await pipeline.run()
+        turns = Turns(request, self.nodes, self.evidence, self.traces, calls, record.steps, clues)
+        return await Pipeline(turns, units).run()
 
     async def _single(self, request: AgentRequest, calls: Calls, record: QueryRecord) -> tuple[str, bool]:
         """Flat and RAG: one call of the Reasoner's model, then the same answer critic, whose verdict is recorded."""

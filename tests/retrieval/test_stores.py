@@ -1,9 +1,8 @@
-"""One contract for all vector stores. The server's store runs with the client's own in-process server here."""
+"""One contract for all vector stores."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,29 +12,14 @@ from pss_engine.errors import ConfigError
 from pss_engine.retrieval import Passage
 from pss_engine.retrieval.stores import MemoryStore, QdrantEdgeStore, QdrantServerStore, StoreSearch, VectorStore
 from tests.retrieval.encoders import tiny_encoder
+from tests.retrieval.vector_stores import KINDS, PERSISTENT, Open, edge, server
 
 DIM = 6
-Open = Callable[[], VectorStore]
-
-
-def edge(folder: Path) -> Open:
-    pytest.importorskip("qdrant_edge", reason="qdrant-edge-py is not installed")
-    return lambda: QdrantEdgeStore(folder / "shard", DIM)
-
-
-def server(folder: Path) -> Open:
-    client = pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
-    warnings.filterwarnings("ignore", message="Local mode performs exact")
-    return lambda: QdrantServerStore("passages", DIM, client=client.QdrantClient(path=str(folder / "server")))
-
-
-KINDS = {"memory": lambda folder: lambda: MemoryStore(DIM), "qdrant-edge": edge, "qdrant-server": server}
 
 
 @pytest.fixture(params=KINDS)
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    found: Open = KINDS[request.param](tmp_path)
-    return found
+    return KINDS[request.param](tmp_path, DIM)
 
 
 @pytest.fixture
@@ -66,6 +50,12 @@ def test_searches_are_exact_with_ties_by_id(store: VectorStore) -> None:
     for k in (1, 3, 20, 90, 200):
         for query, hits in zip(queries, store.search(queries, k), strict=True):
             assert [(hit.passage_id, hit.score) for hit in hits] == expected(IDS, held, query, k)
+
+
+def test_it_says_which_ids_it_holds(store: VectorStore) -> None:
+    store.add(IDS[:5], vectors(5))
+    assert store.held([*IDS[3:8], "z"]) == set(IDS[3:5])
+    assert store.held([]) == set()
 
 
 def test_removed_vectors_are_gone_and_can_come_back(store: VectorStore) -> None:
@@ -113,9 +103,9 @@ def test_an_empty_store_finds_nothing(store: VectorStore) -> None:
     assert store.search(torch.zeros(0, DIM), 3) == []
 
 
-@pytest.mark.parametrize("kind", ["qdrant-edge", "qdrant-server"])
+@pytest.mark.parametrize("kind", PERSISTENT)
 def test_what_is_closed_is_there_when_opened_again(kind: str, tmp_path: Path) -> None:
-    open_store = KINDS[kind](tmp_path)
+    open_store = KINDS[kind](tmp_path, DIM)
     store = open_store()
     store.add(IDS, vectors(90))
     store.remove(IDS[:5])
@@ -129,7 +119,7 @@ def test_what_is_closed_is_there_when_opened_again(kind: str, tmp_path: Path) ->
 
 
 def test_an_embedded_store_of_another_size_or_folder_is_refused(tmp_path: Path) -> None:
-    edge(tmp_path)
+    edge(tmp_path, DIM)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file.txt").write_text("not a shard")
     with pytest.raises(ConfigError, match="other cannot be opened"):
@@ -140,7 +130,7 @@ def test_an_embedded_store_of_another_size_or_folder_is_refused(tmp_path: Path) 
 
 
 def test_a_server_that_does_not_answer_is_told_in_one_line(tmp_path: Path) -> None:
-    server(tmp_path)
+    server(tmp_path, DIM)
     with pytest.raises(ConfigError, match=r"Qdrant at http://127\.0\.0\.1:9 cannot be used") as caught:
         QdrantServerStore("passages", DIM, "http://127.0.0.1:9")
     assert "\n" not in str(caught.value)

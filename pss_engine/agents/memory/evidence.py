@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,9 @@ class SentenceReranker:
 class EvidencePool:
     """Passages in a vector store, searched and reranked.
 
+    A passage lies in the store under its id and the digest of its text: one that is there already is not encoded again,
+    and another text under the same id, of another collection or an earlier run, is never taken for it.
+
     Args:
         store: may hold passages of others too; only those given here are ever found.
         num_candidates: passages of the vector search that are reranked.
@@ -72,7 +76,13 @@ class EvidencePool:
         self._passages = {passage.id: passage for passage in given}
         if len(self._passages) < len(given):
             raise ConfigError("a passage id is given twice")
-        store.add(list(self._passages), encoder.passages([passage.rendered for passage in given]))
+        self._keys = {passage.id: f"{passage.id}/{_digest(passage)}" for passage in given}
+        self._ids = {key: passage_id for passage_id, key in self._keys.items()}
+        held = store.held(self._ids)
+        fresh = [passage for passage in given if self._keys[passage.id] not in held]
+        if fresh:
+            vectors = encoder.passages([passage.rendered for passage in fresh])
+            store.add([self._keys[passage.id] for passage in fresh], vectors)
 
     def __getitem__(self, passage_id: str) -> Passage:
         return self._passages[passage_id]
@@ -92,13 +102,18 @@ class EvidencePool:
             return []
         query = self._encoder.queries([text])
         with _failing("evidence_store"):
-            found = self._store.search(query, max(k, self._num_candidates), allowed)[0]
-        passages = [self._passages[hit.passage_id] for hit in found]
+            among = [self._keys[passage_id] for passage_id in allowed]
+            found = self._store.search(query, max(k, self._num_candidates), among)[0]
+        passages = [self._passages[self._ids[hit.passage_id]] for hit in found]
         with _failing("reranker"):  # the order before it is not its order: no falling back
             scores = self._reranker.scores(query[0], passages)
         self._counters.num_reranked += len(passages)
         hits = [Hit(passage.id, score) for passage, score in zip(passages, scores, strict=True)]
         return sorted(hits, key=lambda hit: (-hit.score, hit.passage_id))[:k]
+
+
+def _digest(passage: Passage) -> str:
+    return hashlib.sha256(passage.rendered.encode()).hexdigest()[:16]
 
 
 @contextmanager

@@ -62,7 +62,8 @@ class TraceMemory:
         self._written: dict[str, int] = {}  # traces by query, of this process
 
     def search_outputs(self, question: str, threshold: float, k: int, query: str = "") -> list[Trace]:
-        """Traces whose questions have a cosine of at least ``threshold``, best first; at most ``k``.
+        """Traces whose questions have a cosine of at least ``threshold``, best first; at most ``k``. Cosines that agree
+        in six digits, which is what stores differ by, are equal and in order of id.
 
         Args:
             query: id of the query that asks; its own traces are no memory, it has them at hand.
@@ -74,6 +75,7 @@ class TraceMemory:
                 return []
             hits = self._vectors.search(cosines(self._encoder, [question]), depth, None)[0]
             near = [hit for hit in hits if hit.score >= threshold and hit.passage_id.startswith(f"{self._namespace}/")]
+            near.sort(key=lambda hit: (-round(hit.score, 6), hit.passage_id))
             found = [self._read(hit.passage_id, hit.score) for hit in near]
         except Exception:  # vector stores pass on what their transports raise
             self._counters.num_trace_faults += 1

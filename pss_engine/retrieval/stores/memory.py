@@ -27,9 +27,12 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def held(self, ids: Collection[str]) -> set[str]:
+        return set(ids) & set(self._ids)
+
     def add(self, ids: Sequence[str], vectors: Tensor) -> None:
         check_vectors(vectors, self.dim, len(ids))
-        check_new_ids(ids, set(self._ids))
+        check_new_ids(ids, self.held(ids))
         stored, scales = store_as(vectors.float(), self._kind)
         self._vectors = torch.cat([self._vectors, stored])
         if self._scales is not None and scales is not None:
@@ -54,7 +57,8 @@ class MemoryStore:
         if depth > MAX_DEPTH:
             raise ConfigError(f"k is {k}; a search returns at most {MAX_DEPTH}")
         vectors, scales = store_as(queries.float(), "int8" if self._scales is not None else "float32")
-        masks = None if among is None else torch.tensor([[passage_id in among for passage_id in self._ids]])
+        only = None if among is None else set(among)
+        masks = None if only is None else torch.tensor([[passage_id in only for passage_id in self._ids]])
         ranks = torch.empty(len(self), dtype=torch.int32)
         ranks[sorted(range(len(self)), key=self._ids.__getitem__)] = torch.arange(len(self), dtype=torch.int32)
         found = retrieve_topk(

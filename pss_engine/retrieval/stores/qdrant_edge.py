@@ -57,6 +57,9 @@ class QdrantEdgeStore:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def held(self, ids: Collection[str]) -> set[str]:
+        return set(ids) & self._ids
+
     def add(self, ids: Sequence[str], vectors: Tensor) -> None:
         check_vectors(vectors, self.dim, len(ids))
         check_new_ids(ids, self._ids)

@@ -55,9 +55,13 @@ class QdrantServerStore:
         count: int = self._client.count(self._collection, exact=True).count
         return count
 
+    def held(self, ids: Collection[str]) -> set[str]:
+        records = self._client.retrieve(self._collection, [point_id(i) for i in ids], with_payload=[PAYLOAD])
+        return {record.payload[PAYLOAD] for record in records}
+
     def add(self, ids: Sequence[str], vectors: Tensor) -> None:
         check_vectors(vectors, self.dim, len(ids))
-        check_new_ids(ids, self._stored(ids))
+        check_new_ids(ids, self.held(ids))
         rows = vectors.float().tolist()
         for start in range(0, len(ids), _BATCH):
             points = [
@@ -67,7 +71,7 @@ class QdrantServerStore:
             self._client.upsert(self._collection, points, wait=True)
 
     def remove(self, ids: Collection[str]) -> None:
-        if unknown := sorted(set(ids) - self._stored(list(ids))):
+        if unknown := sorted(set(ids) - self.held(ids)):
             raise unknown_id(unknown[0], len(self))
         self._client.delete(self._collection, [point_id(passage_id) for passage_id in ids], wait=True)
 
@@ -100,7 +104,3 @@ class QdrantServerStore:
         ]
         answers = self._client.query_batch_points(self._collection, asked)
         return [[Hit(point.payload[PAYLOAD], float(point.score)) for point in answer.points] for answer in answers]
-
-    def _stored(self, ids: Sequence[str]) -> set[str]:
-        records = self._client.retrieve(self._collection, [point_id(i) for i in ids], with_payload=[PAYLOAD])
-        return {record.payload[PAYLOAD] for record in records}

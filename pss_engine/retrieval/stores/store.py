@@ -26,6 +26,10 @@ class VectorStore(Protocol):
 
     def __len__(self) -> int: ...
 
+    def held(self, ids: Collection[str]) -> set[str]:
+        """Those of ``ids`` that are stored."""
+        ...
+
     def add(self, ids: Sequence[str], vectors: Tensor) -> None:
         """Store ``vectors`` [number of ids, dim] float32. Raises ConfigError for a NaN, a wrong shape, an id taken."""
         ...
