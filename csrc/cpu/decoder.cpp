@@ -4,6 +4,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "cpu/arena.h"
 #include "cpu/decoder_rows.h"
@@ -40,9 +41,9 @@ struct Buffers {
 // One thread's way through the layers; every thread of the team goes the same.
 class Walk {
  public:
-  Walk(const DecoderShape& shape, const DecoderStep& step, const Buffers& buffers,
+  Walk(const DecoderShape& shape, const DecoderStep& step, const Buffers& buffers, const std::vector<LoraRun>& runs,
        const std::map<int64_t, AttentionPlan>& plans, Team& team)
-      : shape_(shape), step_(step), b_(buffers), plans_(plans), team_(team) {}
+      : shape_(shape), step_(step), b_(buffers), runs_(runs), plans_(plans), team_(team) {}
 
   void layer(const DecoderLayer& layer) {
     const int64_t h = shape_.hidden_size, q = shape_.num_heads * shape_.head_dim, inter = shape_.intermediate_size;
@@ -78,7 +79,7 @@ class Walk {
 
   // y [T, out] = x [T, in] W^T + bias, and what the rows' states add to it.
   void project(const Projection& projection, const float* x, int64_t in_features, float* y) {
-    const bool has_states = step_.slot_ids && !projection.targets.empty();
+    const bool has_states = num_lows(projection) > 0;
     const auto op_of = [&](const ProjectionPart& part, int64_t offset) {
       return Linear{y + offset, x, part.packed, part.bias, step_.num_tokens, in_features, part.out_features,
                     projection.out_features, in_features, part.format,
@@ -93,27 +94,27 @@ class Walk {
       team_.for_each(num_shrinks + plan.num_pieces(), [&](int64_t i) {
         if (i >= num_shrinks) return plan.run(i - num_shrinks);
         const LoraBgmv op = lora_of(projection, i, x, in_features, y);
-        lora_shrink(op, i % step_.num_tokens, low_of(i, op.max_rank));
+        lora_shrink(op, run_of(i), low_of(i, op.max_rank));
       });
       offset += part.out_features;
     }
     if (has_states)
       team_.for_each(num_lows(projection), [&](int64_t i) {
         const LoraBgmv op = lora_of(projection, i, x, in_features, y);
-        lora_expand(op, i % step_.num_tokens, low_of(i, op.max_rank));
+        lora_expand(op, run_of(i), low_of(i, op.max_rank));
       });
   }
 
-  int64_t num_lows(const Projection& projection) const {
-    return int64_t(projection.targets.size()) * step_.num_tokens;
-  }
-
+  // Of each target in turn all runs.
+  int64_t num_lows(const Projection& projection) const { return int64_t(projection.targets.size()) * num_runs(); }
+  int64_t num_runs() const { return int64_t(runs_.size()); }
+  LoraRun run_of(int64_t i) const { return runs_[i % num_runs()]; }
   float* low_of(int64_t i, int64_t max_rank) const {
-    return b_.low + i / step_.num_tokens * max_rank * step_.num_tokens + i % step_.num_tokens * max_rank;
+    return b_.low + (i / num_runs() * step_.num_tokens + run_of(i).first) * max_rank;
   }
 
   LoraBgmv lora_of(const Projection& projection, int64_t i, const float* x, int64_t in_features, float* y) const {
-    const ProjectionTarget& target = projection.targets[i / step_.num_tokens];
+    const ProjectionTarget& target = projection.targets[i / num_runs()];
     LoraBgmv op = target.op;
     op.x = x, op.y = y + target.offset;
     op.x_stride = in_features, op.y_stride = projection.out_features;
@@ -154,6 +155,7 @@ class Walk {
   const DecoderShape& shape_;
   const DecoderStep& step_;
   const Buffers& b_;
+  const std::vector<LoraRun>& runs_;  // of rows that have a state
   const std::map<int64_t, AttentionPlan>& plans_;
   Team& team_;
 };
@@ -193,9 +195,10 @@ int64_t Decoder::run(const DecoderStep& step, int64_t first, int64_t last) const
   }
   if (work == 0) return 0;
   const int threads = work > kSerialWork ? threads_at_hand : 1;
+  const std::vector<LoraRun> runs = lora_runs(step.slot_ids, step.slot_ids ? step.num_tokens : 0);
   const Buffers buffers(shape_, step.num_tokens, low_floats);
   with_team(threads, [&](Team& team) {
-    Walk walk(shape_, step, buffers, plans, team);
+    Walk walk(shape_, step, buffers, runs, plans, team);
     for (int64_t l = first; l < last; ++l) walk.layer(layers_[l]);
   });
   return num_slices;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "cpu/dtype.h"
 
@@ -26,10 +27,17 @@ struct LoraBgmv {
 // y is untouched then.
 void lora_bgmv(const LoraBgmv& op);
 
-// The same in two loops over the rows, for who has threads at hand: all shrinks, then all expands. `low` [max_rank] of a
-// row is what goes from one to the other. `check` throws as lora_bgmv does and returns the multiply-adds.
+// Rows side by side that have the same slot and read its factors together.
+struct LoraRun {
+  int64_t first, count;
+};
+// All runs of a batch; rows without a slot are in none.
+std::vector<LoraRun> lora_runs(const int32_t* slot_ids, int64_t num_rows);
+
+// The same in two loops over the runs, for who has threads at hand: all shrinks, then all expands. `low` [count, max_rank]
+// of a run is what goes from one to the other. `check` throws as lora_bgmv does and returns the multiply-adds.
 int64_t check(const LoraBgmv& op);
-void lora_shrink(const LoraBgmv& op, int64_t row, float* low);
-void lora_expand(const LoraBgmv& op, int64_t row, const float* low);
+void lora_shrink(const LoraBgmv& op, LoraRun run, float* low);
+void lora_expand(const LoraBgmv& op, LoraRun run, const float* low);
 
 }  // namespace pss

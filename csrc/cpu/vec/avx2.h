@@ -28,6 +28,9 @@ struct Vec {
   static Reg div(Reg a, Reg b) { return _mm256_div_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }  // b where one of them is NaN
   static Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
+  static float highest(Reg v) { return highest8(v); }
+  // Whole numbers of -128 to 127.
+  static void store_bytes(int8_t* p, Reg v) { store_bytes8(p, v); }
   // The bits of v, times 2^23, plus those of 1: see exp.inc.
   static Reg to_exponent(Reg v) {
     const __m256i shifted = _mm256_slli_epi32(_mm256_castps_si256(v), 23);

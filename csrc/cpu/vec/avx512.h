@@ -29,6 +29,12 @@ struct Vec {
   static Reg div(Reg a, Reg b) { return _mm512_div_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }  // b where one of them is NaN
   static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
+  static float highest(Reg v) { return highest8(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1))); }
+  // Whole numbers of -128 to 127.
+  static void store_bytes(int8_t* p, Reg v) {
+    store_bytes8(p, _mm512_castps512_ps256(v));
+    store_bytes8(p + 8, _mm512_extractf32x8_ps(v, 1));
+  }
   // The bits of v, times 2^23, plus those of 1: see exp.inc.
   static Reg to_exponent(Reg v) {
     const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(v), 23);

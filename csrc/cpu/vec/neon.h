@@ -33,6 +33,13 @@ struct Vec {
   static Reg div(Reg a, Reg b) { return vdivq_f32(a, b); }
   static Reg max(Reg a, Reg b) { return vmaxq_f32(a, b); }  // NaN where one of them is
   static Reg min(Reg a, Reg b) { return vminq_f32(a, b); }
+  static float highest(Reg v) { return vmaxvq_f32(v); }
+  // Whole numbers of -128 to 127.
+  static void store_bytes(int8_t* p, Reg v) {
+    const int16x4_t half = vmovn_s32(vcvtq_s32_f32(v));
+    const int32_t word = vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(half, half))), 0);
+    std::memcpy(p, &word, sizeof word);
+  }
   // The bits of v, times 2^23, plus those of 1: see exp.inc.
   static Reg to_exponent(Reg v) {
     const uint32x4_t shifted = vshlq_n_u32(vreinterpretq_u32_f32(v), 23);

@@ -18,6 +18,9 @@ struct Vec {
   static Reg div(Reg a, Reg b) { return a / b; }
   static Reg max(Reg a, Reg b) { return a > b ? a : b; }  // b where one of them is NaN
   static Reg min(Reg a, Reg b) { return a < b ? a : b; }
+  static float highest(Reg v) { return v; }
+  // Whole numbers of -128 to 127.
+  static void store_bytes(int8_t* p, Reg v) { *p = int8_t(v); }
   // The bits of v, times 2^23, plus those of 1: see exp.inc.
   static Reg to_exponent(Reg v) { return float_of((bits_of(v) << 23) + 0x3f800000); }
   static Reg round(Reg v) { return __builtin_rintf(v); }  // to the nearest, ties to even

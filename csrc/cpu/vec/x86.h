@@ -8,6 +8,18 @@ inline __m256 load8(const bf16* p) {
 
 inline __m256 load8(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 
+inline float highest8(__m256 v) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline void store_bytes8(int8_t* p, __m256 v) {
+  const __m256i words = _mm256_cvtps_epi32(v);
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(halves, halves));
+}
+
 // out[i * out_stride + j] = rows[j][i] for i, j < 8.
 template <class T>
 void transpose8x8(const T* const* rows, float* out, int64_t out_stride) {
