@@ -7,7 +7,7 @@ namespace pss {
 
 constexpr int64_t kLaneBlock = 16;
 constexpr int64_t kDenseTile = 64;        // passages whose scores are held at a time
-constexpr int64_t kDenseScratchRows = 8;  // rows of float that dense_scores may use
+constexpr int64_t kDenseScratchRows = 4;  // rows of float that dense_scores may use
 constexpr int64_t kSparseTile = 8192;     // passages whose sums are held at a time
 
 // Scores of one passage stand `lanes` apart.

@@ -66,6 +66,8 @@ struct Vec {
   }
   template <class T>
   static void transpose8(const T* const* rows, float* out, int64_t stride) { transpose8x8(rows, out, stride); }
+  // Rows become columns.
+  static void turn(Reg* r) { turn8x8(r); }
   static void sum4(Reg a, Reg b, Reg c, Reg d, float* out) {
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));

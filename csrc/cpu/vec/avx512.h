@@ -83,6 +83,31 @@ struct Vec {
   }
   template <class T>
   static void transpose8(const T* const* rows, float* out, int64_t stride) { transpose8x8(rows, out, stride); }
+  // Rows become columns.
+  static void turn(Reg* r) {
+    Reg s[16];
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+      const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(r[i], r[i + 1]));
+      const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(r[i], r[i + 1]));
+      const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(r[i + 2], r[i + 3]));
+      const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(r[i + 2], r[i + 3]));
+      // quarter l of s[i + j]: column 4 l + j of four rows
+      s[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+      s[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+      s[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+      s[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const Reg even_low = _mm512_shuffle_f32x4(s[j], s[4 + j], 0x88), even_high = _mm512_shuffle_f32x4(s[8 + j], s[12 + j], 0x88);
+      const Reg odd_low = _mm512_shuffle_f32x4(s[j], s[4 + j], 0xdd), odd_high = _mm512_shuffle_f32x4(s[8 + j], s[12 + j], 0xdd);
+      r[j] = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+      r[4 + j] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+      r[8 + j] = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
+      r[12 + j] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
+    }
+  }
   static void sum4(Reg a, Reg b, Reg c, Reg d, float* out) {
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(half(a), half(b)), _mm256_hadd_ps(half(c), half(d)));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));

@@ -55,5 +55,7 @@ struct Vec {
     for (int64_t i = 0; i < 8; ++i)
       for (int64_t j = 0; j < 8; ++j) out[i * stride + j] = pss::to_float(rows[j][i]);
   }
+  // Rows become columns.
+  static void turn(Reg*) {}
   static void sum4(Reg a, Reg b, Reg c, Reg d, float* out) { out[0] = a, out[1] = b, out[2] = c, out[3] = d; }
 };

@@ -20,12 +20,9 @@ inline void store_bytes8(int8_t* p, __m256 v) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(halves, halves));
 }
 
-// out[i * out_stride + j] = rows[j][i] for i, j < 8.
-template <class T>
-void transpose8x8(const T* const* rows, float* out, int64_t out_stride) {
-  __m256 r[8], s[8];
-#pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j) r[j] = load8(rows[j]);
+// Rows become columns.
+inline void turn8x8(__m256* r) {
+  __m256 s[8];
 #pragma GCC unroll 4
   for (int j = 0; j < 8; j += 2) {
     s[j] = _mm256_unpacklo_ps(r[j], r[j + 1]);
@@ -40,7 +37,19 @@ void transpose8x8(const T* const* rows, float* out, int64_t out_stride) {
   }
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
-    _mm256_storeu_ps(out + j * out_stride, _mm256_permute2f128_ps(r[j], r[j + 4], 0x20));
-    _mm256_storeu_ps(out + (j + 4) * out_stride, _mm256_permute2f128_ps(r[j], r[j + 4], 0x31));
+    const __m256 low = r[j], high = r[j + 4];
+    r[j] = _mm256_permute2f128_ps(low, high, 0x20);
+    r[j + 4] = _mm256_permute2f128_ps(low, high, 0x31);
   }
+}
+
+// out[i * out_stride + j] = rows[j][i] for i, j < 8.
+template <class T>
+void transpose8x8(const T* const* rows, float* out, int64_t out_stride) {
+  __m256 r[8];
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) r[j] = load8(rows[j]);
+  turn8x8(r);
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) _mm256_storeu_ps(out + j * out_stride, r[j]);
 }
