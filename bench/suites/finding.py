@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pss_engine.engine import Engine
 from pss_engine.models import LoadedModel
+from pss_engine.retrieval import Passage
 from pss_engine.session import Clue, Evidence, SessionRAG
 
 QUALITY = "a quality: nothing to be equal to"
@@ -31,6 +32,11 @@ class Probe:
         """Share of the groups that were found."""
         ids = {passage.id for passage in found.passages}
         return sum(bool(group & ids) for group in self.gold) / len(self.gold)
+
+
+def gold_among(passages: Iterable[Passage], gold: Collection[str]) -> frozenset[str]:
+    """Ids of the passages that are gold, or windows of a gold document."""
+    return frozenset(passage.id for passage in passages if passage.id in gold or passage.doc_id in gold)
 
 
 def next_session(sessions: Sequence[str]) -> dict[str, str]:

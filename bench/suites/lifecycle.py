@@ -11,7 +11,7 @@ from typing import Any
 from bench.environment import say
 from bench.rows import Measurement
 from bench.suites import MODEL, Options
-from bench.suites.finding import QUALITY, Probe, backend, find, next_session, settings, share
+from bench.suites.finding import QUALITY, Probe, backend, find, gold_among, next_session, settings, share
 from pss_engine.demo import DemoSession, load_demo
 from pss_engine.engine import Engine
 from pss_engine.models import load_model
@@ -31,7 +31,7 @@ def run(options: Options) -> Iterator[Measurement]:
         written = [_write(rag, session) for session in sessions]
         ids = [session.session_id for session in sessions]
         probes = [
-            Probe(followup.session_id, followup.query, _gold(corpus, followup.gold))
+            Probe(followup.session_id, followup.query, (gold_among(corpus, followup.gold),))
             for followup in demo.followups
             if followup.session_id in ids
         ]
@@ -82,8 +82,3 @@ def _query_costs(
     }
     for metric, (unit, samples) in costs.items():
         yield Measurement("one query", params, name, metric, unit, samples, checked)
-
-
-def _gold(corpus: Corpus, gold: Sequence[str]) -> tuple[frozenset[str], ...]:
-    """One group: any passage that is gold, or a window of a gold document."""
-    return (frozenset(passage.id for passage in corpus if passage.id in gold or passage.doc_id in gold),)

@@ -68,16 +68,21 @@ class Turn:
 
 
 def turns(plan: RunPlan, questions: Sequence[Question]) -> Iterator[Turn]:
-    """Arms are interleaved by question; which goes first rotates from question to question and replicate to replicate.
+    """Arms are interleaved by question; their order rotates from question to question and replicate to replicate, and
+    every other round it is turned round.
 
-    So every arm is first equally often, and a machine that slows down slows all arms alike.
+    So every arm is first equally often, of any two arms each comes before the other equally often (a rotation alone
+    leaves neighbours in their order), and a machine that slows down slows all arms alike.
     """
     position = 0
     for replicate in range(plan.replicates):
         for at, question in enumerate(questions):
-            shift = (at + replicate) % len(plan.arms)
+            round_, shift = divmod(at + replicate, len(plan.arms))
+            order = [*plan.arms[shift:], *plan.arms[:shift]]
+            if round_ % 2:
+                order.reverse()
             scope = tuple(passage.id for passage in question.passages)
             request = AgentRequest(question.text, question.id, session=question.session, scope=scope, seed=plan.seed)
-            for arm in [*plan.arms[shift:], *plan.arms[:shift]]:
+            for arm in order:
                 yield Turn(position, replicate, arm, question, as_arm(request, arm))
                 position += 1

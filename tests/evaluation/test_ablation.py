@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import re
+from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -50,6 +52,21 @@ def test_arms_are_interleaved_and_each_goes_first_equally_often(questions):
     assert all({turn.question.id for turn in pair} == {pair[0].question.id} for pair in pairs)
     assert sum(pair[0].arm == "coa-pkv" for pair in pairs) == len(pairs) // 2
     assert all(differing(a.request.to_dict(), b.request.to_dict()) == {"kv_enabled"} for a, b in pairs)
+
+
+@pytest.mark.parametrize("num_arms", [2, 3, 4, 5])
+@pytest.mark.parametrize("replicates", [1, 2, 3])
+def test_of_any_two_arms_each_comes_first_about_equally_often(questions, num_arms, replicates):
+    many = (questions * 30)[:30]
+    arms = ("flat", "rag", "coa-nokv", "coa-pkv", "coa-pss")[:num_arms]
+    plan = plan_of(questions, arms=arms, replicates=replicates)
+    asked = [replace(question, session="s") for question in many]
+    order = [turn.arm for turn in turns(plan, asked)]
+    rounds = [order[at : at + num_arms] for at in range(0, len(order), num_arms)]
+    assert all(sorted(one) == sorted(arms) for one in rounds)
+    for one, other in combinations(arms, 2):
+        first = sum(each.index(one) < each.index(other) for each in rounds)
+        assert abs(2 * first - len(rounds)) <= max(2, len(rounds) // 10)
 
 
 def test_a_sound_run_is_admitted_and_its_effects_have_intervals(folder):
