@@ -16,7 +16,7 @@ PACKAGE = ROOT / "pss_engine"
 # which raise them; testing builds what tests need and is imported by nothing here.
 LAYERS = (
     ("errors",),
-    ("config", "metrics", "kernels"),
+    ("config", "durable", "metrics", "process_memory", "kernels"),
     ("ops",),
     ("kv", "state", "models"),
     ("engine", "writer", "retrieval"),
@@ -36,7 +36,6 @@ DECIDERS = (
     "engine/audit.py",
     "engine/budget.py",
     "engine/drafting.py",
-    "engine/process_memory.py",
     "engine/scheduler.py",
     "kv/account.py",
     "kv/block_pool.py",
@@ -53,6 +52,8 @@ DECIDERS = (
     "kv/usage.py",
     "state/lru.py",
     "state/load_books.py",
+    "durable.py",
+    "process_memory.py",
 )
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pss_engine.engine.process_memory import file_ranges, machine, process, reset_peak, resident_bytes
 from pss_engine.kv import KVCache
+from pss_engine.process_memory import file_ranges, machine, process, reset_peak, resident_bytes
 
 if TYPE_CHECKING:
     from pss_engine.models import LoadedModel

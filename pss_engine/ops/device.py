@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-MEMINFO = Path("/proc/meminfo")
+from pss_engine.process_memory import machine
+
 COPY_BYTES = {"cuda": 1 << 29, "cpu": 1 << 26}
 REPEATS = 7
 
@@ -37,7 +36,8 @@ def memory_of(device: torch.device) -> DeviceMemory:
     """
     integrated = is_integrated(device)
     if device.type != "cuda" or integrated:
-        total, free = _host_memory()
+        host = machine()
+        total, free = host["total"], host["available"]
     else:
         free, total = torch.cuda.mem_get_info(device)
     if device.type == "cuda":  # what torch keeps for its next tensors
@@ -57,16 +57,6 @@ def pinned_gbps(device: torch.device, num_bytes: int = 1 << 26) -> float:
     source = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
     target = torch.empty(num_bytes, dtype=torch.uint8, device=device)
     return num_bytes / _median_seconds(lambda: target.copy_(source, non_blocking=True), device) / 1e9
-
-
-def _host_memory() -> tuple[int, int]:
-    try:
-        lines = (line.split() for line in MEMINFO.read_text().splitlines())
-        kib = {parts[0].rstrip(":"): int(parts[1]) for parts in lines if len(parts) > 1}
-        return kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
-    except (OSError, KeyError, ValueError):  # not Linux
-        page = os.sysconf("SC_PAGE_SIZE")
-        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def _median_seconds(run: Callable[[], object], device: torch.device) -> float:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pss_engine.durable import sync_folder, write_durably
 from pss_engine.errors import ConfigError, StateFormatError
 from pss_engine.retrieval.table import TableWriter
-from pss_engine.state.files import disk_errors, read_json, sync_folder, to_json_bytes, write_file
+from pss_engine.state.files import disk_errors, read_json, to_json_bytes
 
 META, TABLE = "corpus.json", "passages.safetensors"
 FORMAT = "pss-corpus-1"
@@ -58,7 +59,7 @@ class CorpusFolder:
 
     def describe(self, digest: str, num_passages: int, tokenizer: str, settings: Mapping[str, Any]) -> None:
         meta = {"format": FORMAT, "digest": digest, "num_passages": num_passages, "tokenizer": tokenizer, **settings}
-        write_file(self._folder / META, to_json_bytes(meta))
+        write_durably(self._folder / META, [to_json_bytes(meta)])
 
     def read(self) -> dict[str, Any]:
         """What the corpus is. Raises ConfigError for a folder that is none, or not of this format."""

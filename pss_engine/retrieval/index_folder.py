@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pss_engine.durable import sync_folder, write_durably
 from pss_engine.errors import ConfigError, StateFormatError
 from pss_engine.retrieval.columns import Array, map_columns, save_columns
-from pss_engine.state.files import disk_errors, read_json, sync_folder, to_json_bytes, write_file
+from pss_engine.state.files import disk_errors, read_json, to_json_bytes
 
 
 class IndexFolder:
@@ -27,7 +28,7 @@ class IndexFolder:
             partial = self._arrays.with_suffix(".partial")
             save_columns(partial, arrays)
             os.replace(partial, self._arrays)
-            write_file(self._meta, to_json_bytes(dict(meta)))
+            write_durably(self._meta, [to_json_bytes(dict(meta))])
             sync_folder(self._folder)
 
     def check(self, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pss_engine.durable import sync_folder, write_durably
 from pss_engine.errors import ConfigError, StateFormatError
 from pss_engine.state.adapter_config import AdapterConfig
 from pss_engine.state.file_source import FileSource, FolderSource
-from pss_engine.state.files import disk_errors, sync_folder, to_json_bytes, write_file
+from pss_engine.state.files import disk_errors, to_json_bytes
 from pss_engine.state.meta import STATE_FILE, StateMeta
 from pss_engine.state.peft_config import parse_peft_config
 from pss_engine.state.peft_format import CONFIG_FILE, TENSOR_FILE, Tensors, adapter_files, read_adapter
@@ -158,7 +159,7 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
     """Create ``folder`` with these files; on return they are on the disk."""
     folder.mkdir()
     for name, data in files.items():
-        write_file(folder / name, data)
+        write_durably(folder / name, [data])
     sync_folder(folder)
 
 

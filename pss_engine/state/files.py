@@ -1,4 +1,4 @@
-"""Small durable files: names that cannot escape a folder, bounded reads, writes that reach the disk."""
+"""Small files: names that cannot escape a folder, bounded reads, what went wrong with the disk."""
 
 from __future__ import annotations
 
@@ -85,15 +85,6 @@ def to_json_bytes(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Create ``path``, which must not exist, and return once its bytes are on the disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @contextmanager
 def disk_errors(owner: str, folder: Path, num_bytes: int) -> Iterator[None]:
     """Tell in one line what went wrong with the disk: CapacityError if it is full, ConfigError otherwise."""
@@ -105,15 +96,6 @@ def disk_errors(owner: str, folder: Path, num_bytes: int) -> Iterator[None]:
             free = shutil.disk_usage(folder).free
             raise CapacityError(f"{owner} {folder}: {reason}", num_bytes, free, "bytes") from error
         raise ConfigError(f"{owner} {folder}: cannot be written: {reason}") from error
-
-
-def sync_folder(path: Path) -> None:
-    """Make creations and renames inside a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _no_constant(name: str) -> None:

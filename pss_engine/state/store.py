@@ -14,10 +14,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from pss_engine.durable import sync_folder
 from pss_engine.errors import ConfigError, PSSError, StateFormatError
 from pss_engine.state.adapter import StateRecord, read_record, read_state, state_files, write_files
 from pss_engine.state.file_source import FileSource, FolderSource, MemorySource
-from pss_engine.state.files import check_session_id, disk_errors, sync_folder
+from pss_engine.state.files import check_session_id, disk_errors
 from pss_engine.state.sealing import SEALED_FILE, StateKey, WrongKey
 from pss_engine.state.session_state import SessionState
 from pss_engine.state.store_folder import LOCK_TIMEOUT_S, StoreFolder, Version

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from pss_engine.durable import sync_folder, write_durably
 from pss_engine.errors import ConfigError, SessionNotFound, StateFormatError
-from pss_engine.state.files import check_session_id, is_session_id, open_regular, sync_folder, write_file
+from pss_engine.state.files import check_session_id, is_session_id, open_regular
 from pss_engine.state.store_lock import hold
 
 MAX_HEAD_BYTES = 1 << 20
@@ -122,7 +123,7 @@ class StoreFolder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             temporary.unlink(missing_ok=True)
-            write_file(temporary, "".join(version.line() for version in versions).encode())
+            write_durably(temporary, ["".join(version.line() for version in versions).encode()])
             temporary.replace(folder / "HEAD")
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pss_engine.durable import sync_folder
 from pss_engine.errors import PSSError, StateFormatError
-from pss_engine.state.files import sync_folder
 from pss_engine.state.store_folder import StoreFolder
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pss_engine import process_memory as proc
 from pss_engine.config import EngineConfig
 from pss_engine.engine import Engine, Request, SamplingParams
-from pss_engine.engine import process_memory as proc
 from pss_engine.engine.device_memory import tensors_of
 from tests.tiny import tiny_model
 

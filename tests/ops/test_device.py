@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from pss_engine import process_memory
 from pss_engine.engine.parts import check_memory
 from pss_engine.errors import CapacityError
 from pss_engine.ops import device as devices
@@ -24,7 +25,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A GPU as its driver describes it, beside a host with 64 GB."""
     facts = {"is_integrated": 0}
     (tmp_path / "meminfo").write_text(MEMINFO)
-    monkeypatch.setattr(devices, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(process_memory, "PROC", tmp_path)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="Orin", major=8, minor=7, **facts)
     )

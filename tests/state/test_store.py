@@ -250,7 +250,7 @@ def test_a_folder_that_cannot_be_written_says_so(store, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("pss_engine.state.adapter.write_file", refuse)
+    monkeypatch.setattr("pss_engine.state.adapter.write_durably", refuse)
     with pytest.raises(ConfigError, match=r"state store .*: cannot be written: Permission denied"):
         store.put(make_state())
     (tmp_path / "file").write_text("")

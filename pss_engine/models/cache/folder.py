@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pss_engine.durable import TEMPORARY, sync_folder, temporary_name
 from pss_engine.errors import CapacityError, ConfigError
-from pss_engine.models.cache.files import TEMPORARY, sync_folder, temporary_name
 
 DISK_SHARE = 4
 ABANDONED_S = 3600

@@ -18,8 +18,8 @@ from torch import Tensor
 import pss_engine.ops.packed_weight
 import pss_engine.ops.quantized
 from pss_engine import __version__
+from pss_engine.durable import write_durably
 from pss_engine.errors import PSSError
-from pss_engine.models.cache.files import write_durably
 from pss_engine.models.cache.folder import CacheFolder
 from pss_engine.models.cache.network import network_of, parts_of
 from pss_engine.models.cache.source_digest import SourceDigests

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from pss_engine.models.cache.files import write_atomically
+from pss_engine.durable import write_atomically
 from pss_engine.models.source import ModelSource
 
 READ_BYTES = 1 << 20

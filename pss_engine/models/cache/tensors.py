@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pss_engine.models.cache.files import write_durably
+from pss_engine.durable import write_durably
 from pss_engine.models.memory import WeightMemory
 
 MAX_HEADER_BYTES = 1 << 26

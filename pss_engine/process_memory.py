@@ -49,7 +49,9 @@ def reset_peak() -> bool:
 def machine() -> Mapping[str, int]:
     """``total`` and ``available`` memory. On boards with unified memory (Jetson) the GPU takes from the same."""
     memory = table(PROC / "meminfo")
-    return {"total": memory.get("MemTotal", 0), "available": memory.get("MemAvailable", 0)}
+    if "MemAvailable" not in memory:  # not Linux
+        return {"total": _PAGE * os.sysconf("SC_PHYS_PAGES"), "available": _PAGE * os.sysconf("SC_AVPHYS_PAGES")}
+    return {"total": memory["MemTotal"], "available": memory["MemAvailable"]}
 
 
 def file_ranges() -> list[tuple[int, int]]:
