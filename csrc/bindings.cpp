@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cpu/argmax.h"
 #include "cpu/decoder.h"
 #include "cpu/decoder_rows.h"
 #include "cpu/isa.h"
@@ -98,6 +99,10 @@ void rms_norm(uintptr_t y, uintptr_t x, uintptr_t weight, int64_t num_rows, int6
 
 void silu_mul(uintptr_t y, uintptr_t x, int64_t num_rows, int64_t size, int64_t x_stride, int type) {
   pss::silu_mul({pointer<void>(y), pointer<void>(x), num_rows, size, x_stride, pss::DType(type)});
+}
+
+void argmax(uintptr_t tokens, uintptr_t logits, int64_t num_rows, int64_t size, int64_t stride, int type) {
+  pss::argmax({pointer<int64_t>(tokens), pointer<void>(logits), num_rows, size, stride, pss::DType(type)});
 }
 
 void apply_rope(uintptr_t y, uintptr_t x, uintptr_t cos, uintptr_t sin, int64_t num_rows, int64_t num_heads,
@@ -214,6 +219,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("store_kv", &store_kv, without_gil);
   m.def("rms_norm", &rms_norm, without_gil);
   m.def("silu_mul", &silu_mul, without_gil);
+  m.def("argmax", &argmax, without_gil);
   m.def("apply_rope", &apply_rope, without_gil);
   m.def("retrieve_topk", &retrieve_topk, without_gil);
 

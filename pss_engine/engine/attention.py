@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,23 +38,26 @@ class PagedAttention:
         cache: KVCache,
         tables: Sequence[BlockTable],
         bounds: Sequence[tuple[int, int]],
-        positions: Tensor,
+        device: torch.device,
         scale: float,
         windows: Sequence[int | None],
     ) -> PagedAttention:
-        """Rows with these tables run the tokens of these bounds [start, end), at ``positions`` [T]."""
-
-        def int32(values: object) -> Tensor:
-            return torch.tensor(values, dtype=torch.int32, device=positions.device)
-
+        """Rows with these tables run the tokens at positions [start, end) of these bounds."""
         lens = [end - start for start, end in bounds]
-        longest = max(len(table.blocks) for table in tables)
-        block_tables = int32([table.blocks + [0] * (longest - len(table.blocks)) for table in tables])
-        rows = int32([row for row, count in enumerate(lens) for _ in range(count)])
+        block_tables = np.zeros((len(tables), max(len(table.blocks) for table in tables)), np.int32)
+        for row, table in enumerate(tables):
+            block_tables[row, : len(table.blocks)] = table.blocks
+        rows = np.repeat(np.arange(len(lens)), lens)
+        positions = np.concatenate([np.arange(start, end) for start, end in bounds])
         block_size = tables[0].block_size
-        kv_rows = block_tables[rows, positions // block_size].long() * block_size + positions % block_size
-        starts, contexts = int32([0, *accumulate(lens)]), int32([end for _, end in bounds])
-        return cls(cache, block_tables, kv_rows, starts, contexts, scale, windows)
+        kv_rows = block_tables[rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
+        starts = np.cumsum([0, *lens], dtype=np.int32)
+        contexts = np.array([end for _, end in bounds], np.int32)
+
+        def moved(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).to(device)
+
+        return cls(cache, moved(block_tables), moved(kv_rows), moved(starts), moved(contexts), scale, windows)
 
     def __call__(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         k_cache, v_cache = self.cache.k[layer], self.cache.v[layer]

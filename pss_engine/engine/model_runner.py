@@ -78,7 +78,7 @@ class ModelRunner:
     def _run_eagerly(self, chunks: Sequence[Chunk], slots: Sequence[int]) -> Tensor:
         spans = [Span(c, c.sequence.num_stored, c.sequence.num_stored + c.num_tokens) for c in chunks]
         positions = self._positions(spans)
-        batch = self._batch(spans, positions, self._attention(SESSION, spans, positions))
+        batch = self._batch(spans, positions, self._attention(SESSION, spans))
         batch = replace(batch, adapters=self._adapters(chunks, slots), logit_rows=self._logit_rows(chunks))
         return self._network.session(batch, self._hidden(spans, positions))
 
@@ -93,13 +93,13 @@ class ModelRunner:
         cached = self._cache.hidden.flatten(0, 1)
         if fresh:
             at = self._positions(fresh)
-            attention = self._attention(SHARED, fresh, at)
+            attention = self._attention(SHARED, fresh)
             hidden = self._network.shared(self._batch(fresh, at, attention))
             cached[attention.kv_rows] = hidden
             self._counters.num_shared_tokens += len(hidden)
             if len(hidden) == len(positions):
                 return hidden
-        return cached[self._attention(SHARED, spans, positions).kv_rows]
+        return cached[self._attention(SHARED, spans).kv_rows]
 
     def _positions(self, spans: Sequence[Span]) -> Tensor:
         return torch.tensor([at for span in spans for at in range(span.start, span.end)], device=self._model.device)
@@ -108,11 +108,11 @@ class ModelRunner:
         token_ids = torch.tensor([token for span in spans for token in span.token_ids], device=self._model.device)
         return ForwardBatch(token_ids, positions, attention, adapters=None, logit_rows=positions[:0])
 
-    def _attention(self, group: str, spans: Sequence[Span], positions: Tensor) -> PagedAttention:
+    def _attention(self, group: str, spans: Sequence[Span]) -> PagedAttention:
         config = self._model.config
         tables = [span.chunk.sequence.kv.tables[group] for span in spans]
         bounds = [(span.start, span.end) for span in spans]
-        return PagedAttention.of(self._cache, tables, bounds, positions, config.head_dim**-0.5, config.windows)
+        return PagedAttention.of(self._cache, tables, bounds, self._model.device, config.head_dim**-0.5, config.windows)
 
     def _logit_rows(self, chunks: Sequence[Chunk]) -> Tensor:
         rows: list[int] = []

@@ -211,6 +211,13 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return y
 
 
+def argmax(logits: Tensor) -> Tensor:
+    num_rows, size = logits.shape
+    tokens = torch.empty(num_rows, dtype=torch.int64)
+    _C.argmax(tokens.data_ptr(), logits.data_ptr(), num_rows, size, logits.stride(0), DTYPES[logits.dtype])
+    return tokens
+
+
 def retrieve_topk(
     ranks: Tensor,
     dense: DenseSearch | None,

@@ -78,7 +78,11 @@ def _check_sample_tokens(logits: Tensor, temperatures: Tensor, seeds: Tensor, st
 
 
 argmax = Op(
-    "argmax", _argmax, Impl("triton", "pss_engine.kernels.sample_tokens:argmax", ("cuda",)), check=_check_argmax
+    "argmax",
+    _argmax,
+    Impl("cpp", "pss_engine.ops.cpp:argmax", ("cpu",)),
+    Impl("triton", "pss_engine.kernels.sample_tokens:argmax", ("cuda",)),
+    check=_check_argmax,
 )
 sample_tokens = Op(
     "sample_tokens",

@@ -81,7 +81,7 @@ class Rows:
             self._cache,
             [self._tables[row] for row, _ in parts],
             bounds,
-            positions,
+            positions.device,
             config.head_dim**-0.5,
             config.windows,
         )

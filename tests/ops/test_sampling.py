@@ -7,6 +7,7 @@ import torch
 
 from pss_engine.errors import ConfigError
 from pss_engine.ops import argmax, sample_tokens
+from tests.ops.isas import each_isa, needs_cpp, running
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -25,6 +26,18 @@ def test_argmax_takes_the_first_of_the_largest(dtype: torch.dtype, vocabulary: i
     expected = torch.tensor([row.tolist().index(max(row.tolist())) for row in logits])
     for backend in ("torch", "triton"):
         assert torch.equal(argmax(logits, backend=backend), expected)
+
+
+@needs_cpp
+@each_isa
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("vocabulary", [1, 31, 2048, 49152])
+def test_the_compiled_argmax_is_the_reference(isa: str, dtype: torch.dtype, vocabulary: int) -> None:
+    logits = randn(33, vocabulary + 3).to(dtype)[:, :vocabulary]
+    logits[1] = -torch.inf
+    logits[2, vocabulary // 2 :] = 50.0
+    with running(isa):
+        assert torch.equal(argmax(logits, backend="cpp"), argmax(logits, backend="torch"))
 
 
 @pytest.mark.usefixtures("interpreted")
