@@ -39,7 +39,7 @@ void lora_bgmv(uintptr_t y, uintptr_t x, uintptr_t lora_a, uintptr_t lora_b, uin
   pss::lora_bgmv({pointer<void>(y), pointer<void>(x), pointer<void>(lora_a), pointer<void>(lora_b),
                   pointer<float>(scaling), pointer<int32_t>(ranks), pointer<int32_t>(slot_ids), num_rows, num_slots,
                   max_rank, in_features, out_features, y_stride, x_stride, a_stride, b_stride,
-                  pss::DType(row_type), pss::DType(lora_type)});
+                  pss::DType(row_type), pss::FactorType(lora_type)});
 }
 
 // Each product as (out, left, right, rows, depth, columns, out_stride, left_row, left_depth, right_depth, right_column,
@@ -131,7 +131,7 @@ void add_target(pss::Projection& projection, uintptr_t lora_a, uintptr_t lora_b,
   op.scaling = pointer<float>(scaling), op.ranks = pointer<int32_t>(ranks);
   op.num_slots = num_slots, op.max_rank = max_rank, op.in_features = in_features, op.out_features = out_features;
   op.a_stride = a_stride, op.b_stride = b_stride;
-  op.row_type = pss::DType::f32, op.lora_type = pss::DType(lora_type);
+  op.row_type = pss::DType::f32, op.lora_type = pss::FactorType(lora_type);
   projection.targets.push_back({op, offset});
 }
 

@@ -8,7 +8,7 @@ from pss_engine.errors import ConfigError
 
 MIB = 1024 * 1024
 CHOICES = {
-    "state_dtype": ("auto", "float32", "bfloat16", "float16"),
+    "state_dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "float8_e4m3fn"),
     "activations": ("auto", "float32", "int8"),
 }
@@ -40,7 +40,8 @@ class EngineConfig:
         audit_steps: every so many steps the KV books are proved; what is wrong is logged and dumped; 0 = never.
         audit_folder: where dumps go; empty = the system's folder for temporary files.
         kv_timeline: file that the bytes of every call are written to as they change (JSONL); empty = none.
-        state_dtype: how resident factors are kept: ``float32``, ``bfloat16``, ``float16`` or ``auto`` (the model's).
+        state_dtype: how resident factors are kept: ``float32``, ``bfloat16``, ``float16``, on the CPU ``int8`` (whole
+            numbers of a step of their own for each factor), or ``auto`` (the model's).
     """
 
     kv_cache_bytes: int = 512 * MIB

@@ -31,6 +31,7 @@ def run(options: Options) -> Iterator[Measurement]:
     model, demo = load_model(MODEL, device="cpu"), load_demo()
     settings = {"min_lm_steps": 1, "readout_steps": 4} if options.quick else {}
     judge = Judge(model, demo)
+    resident = Judge(model, demo, "int8")
     for objective in OBJECTIVES:
         if objective == "records":  # learns records, not a clue of the session
             continue
@@ -44,14 +45,16 @@ def run(options: Options) -> Iterator[Measurement]:
             for precision in PRECISIONS:
                 params = {"model": MODEL, "k": TOP_K, "precision": precision}
                 yield from judge.rows("precision", params, [_in(precision, state) for state in states])
+            params = {"model": MODEL, "k": TOP_K, "kept_in": "int8"}
+            yield from resident.rows("resident states", params, [_in("bf16", state) for state in states])
 
 
 class Judge:
     """Asks the demo's follow-ups with given states."""
 
-    def __init__(self, model: LoadedModel, demo: Demo) -> None:
+    def __init__(self, model: LoadedModel, demo: Demo, state_dtype: str = "auto") -> None:
         self._demo, self._corpus = demo, Corpus.load(demo.corpus_path, model.tokenizer.hf)
-        self._engine = Engine(model, EngineConfig(num_state_slots=len(demo.sessions)))
+        self._engine = Engine(model, EngineConfig(num_state_slots=len(demo.sessions), state_dtype=state_dtype))
 
     def rows(self, case: str, params: dict[str, object], states: Sequence[SessionState]) -> Iterator[Measurement]:
         sampling = SamplingParams(max_new_tokens=MAX_READOUT_TOKENS)

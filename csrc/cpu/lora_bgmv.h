@@ -6,6 +6,9 @@
 
 namespace pss {
 
+// int8: whole numbers, whose step is part of the scaling.
+enum class FactorType : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3 };
+
 // y[t] += scaling[s] * (x[t] A[s, :r]^T) B[s, :, :r]^T   with s = slot_ids[t], r = ranks[s]; rows with s = -1 are left alone.
 // Strides count elements. Within a slot A [R, H_in] and B [H_out, R] are contiguous; x and y are contiguous within a row.
 struct LoraBgmv {
@@ -19,7 +22,7 @@ struct LoraBgmv {
   int64_t num_rows, num_slots, max_rank, in_features, out_features;
   int64_t y_stride, x_stride, a_stride, b_stride;
   DType row_type;    // of x and y
-  DType lora_type;   // of A and B
+  FactorType lora_type;   // of A and B
 };
 
 // Sums in float, in an order that depends on nothing but the row's own shapes: a row's bits do not change with the

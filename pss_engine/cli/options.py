@@ -27,6 +27,7 @@ ModelName = Annotated[
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Weights = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 KVCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "float8_e4m3fn"]
+StateDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Activations = Literal["auto", "float32", "int8"]
 
 Objective = Literal[
@@ -64,6 +65,9 @@ class ModelOptions:
     num_session_layers: Annotated[int, Parameter(help="Layers above the cut, which states may touch.")] = 8
     kv_cache_bytes: Annotated[int, Parameter(help="Memory for keys and values.")] = 512 * 1024 * 1024
     kv_cache_dtype: Annotated[KVCacheDtype, Parameter(help="How they are kept; auto: in the model's dtype.")] = "auto"
+    state_dtype: Annotated[
+        StateDtype, Parameter(help="How resident states are kept; auto: in the model's dtype; int8: on the CPU.")
+    ] = "auto"
     threads: Annotated[
         int, Parameter(help="CPU threads; 0: OMP_NUM_THREADS, else what torch takes, within the container's quota.")
     ] = 0

@@ -62,6 +62,7 @@ def open_engine(
         kv_cache_dtype=options.kv_cache_dtype,
         kv_timeline=timeline,
         num_state_slots=slots,
+        state_dtype=options.state_dtype,
         max_rank=max(known),
         activations=options.activations,
     )

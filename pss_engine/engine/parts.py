@@ -67,12 +67,22 @@ def with_activations(model: LoadedModel, config: EngineConfig) -> tuple[LoadedMo
     return replace(model, transformer=model.transformer.with_int8_rows()), "int8"
 
 
+def state_dtype(model: LoadedModel, config: EngineConfig) -> torch.dtype:
+    """How resident states are kept. Raises ConfigError for int8 on a GPU, whose kernels take floats."""
+    if config.state_dtype == "auto":
+        return model.dtype
+    if config.state_dtype == "int8" and model.device.type != "cpu":
+        raise ConfigError(f"state_dtype 'int8' is for the CPU; on {model.device}: {', '.join(DTYPES)}")
+    dtype: torch.dtype = getattr(torch, config.state_dtype)
+    return dtype
+
+
 def state_slots(model: LoadedModel, config: EngineConfig) -> StateSlots:
     return StateSlots(
         model.config.lora_shapes,
         model.transformer.session_layers,
         config.num_state_slots,
         config.max_rank,
-        model.dtype if config.state_dtype == "auto" else DTYPES[config.state_dtype],
+        state_dtype(model, config),
         model.device,
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops.extension import DTYPES, NO_WINDOW, load_extension
+from pss_engine.ops.extension import DTYPES, FACTOR_TYPES, NO_WINDOW, load_extension
 from pss_engine.ops.kv_cache import turn_then_store
 from pss_engine.ops.lora import each_slice
 from pss_engine.ops.packed_weight import FORMATS, PackedWeight
@@ -41,7 +41,7 @@ def lora_bgmv(
             lora_a.stride(0),
             lora_b.stride(0),
             DTYPES[y.dtype],
-            DTYPES[lora_a.dtype],
+            FACTOR_TYPES[lora_a.dtype],
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops.extension import DTYPES, NO_WINDOW, load_extension
+from pss_engine.ops.extension import DTYPES, FACTOR_TYPES, NO_WINDOW, load_extension
 from pss_engine.ops.lora import LoraSlice
 from pss_engine.ops.packed_weight import FORMATS, PackedWeight
 
@@ -188,7 +188,7 @@ def _native_projection(extension: object, projection: Projection) -> object:
             target.lora_b.shape[1],
             target.lora_a.stride(0),
             target.lora_b.stride(0),
-            DTYPES[target.lora_a.dtype],
+            FACTOR_TYPES[target.lora_a.dtype],
             target.offset,
         )
     return native

@@ -11,8 +11,9 @@ import torch  # first: its OpenMP runtime is the one that the extension is to us
 
 from pss_engine.errors import BackendUnavailable, ConfigError
 
-# As the kernels know them: pss::DType, and a window that hides nothing.
+# As the kernels know them: pss::DType, pss::FactorType, and a window that hides nothing.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+FACTOR_TYPES = {**DTYPES, torch.int8: 3}
 NO_WINDOW = 2**62
 
 

@@ -12,6 +12,7 @@ from pss_engine.errors import ConfigError
 from pss_engine.ops.contract import FLOATS, misfit, needs_gradient, rows_contiguous
 from pss_engine.ops.dispatch import Impl, Op
 
+FACTORS = (*FLOATS, torch.int8)
 _ARGUMENTS = ("y", "x", "lora_a", "lora_b", "scaling", "ranks", "slot_ids")
 
 
@@ -30,7 +31,8 @@ def _reference(
     Args:
         y: [T, H_out] float32, bfloat16 or float16; rows contiguous, any row stride (a slice of a fused projection).
         x: [T, H_in], dtype of ``y``; rows contiguous, any row stride.
-        lora_a: [S, R, H_in] float32, bfloat16 or float16; each slot contiguous, any stride between slots.
+        lora_a: [S, R, H_in] float32, bfloat16 or float16; each slot contiguous, any stride between slots. On the CPU
+            also int8: whole numbers, whose step is part of ``scaling``.
         lora_b: [S, H_out, R], dtype of ``lora_a``; each slot contiguous, any stride between slots.
         scaling: [S] float32.
         ranks: [S] int32, 0 to R.
@@ -69,14 +71,17 @@ def _check_lora_bgmv(
         raise misfit("lora_bgmv", "shapes", _each(tensors, lambda t: list(t.shape)), expected)
     if (
         y.dtype not in FLOATS
-        or lora_a.dtype not in FLOATS
+        or lora_a.dtype not in (FACTORS if y.device.type == "cpu" else FLOATS)
         or x.dtype != y.dtype
         or lora_b.dtype != lora_a.dtype
         or scaling.dtype != torch.float32
         or ranks.dtype != torch.int32
         or slot_ids.dtype != torch.int32
     ):
-        expected = "y and x, and lora_a and lora_b, alike in float32, bfloat16 or float16; float32; int32; int32"
+        expected = (
+            "y and x, and lora_a and lora_b, alike in float32, bfloat16 or float16, the latter on the CPU in int8 too;"
+            " float32; int32; int32"
+        )
         raise misfit("lora_bgmv", "dtypes", _each(tensors, lambda t: t.dtype), expected)
     if not (
         rows_contiguous(y)

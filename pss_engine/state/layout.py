@@ -25,7 +25,8 @@ class StateLayout:
     Attributes:
         shape: what a state must fit; its session layers and targets are the rows' targets.
         max_rank: R.
-        dtype: of the factors in memory; a state in another dtype is rounded to it.
+        dtype: of the factors in memory; a state in another dtype is rounded to it. In int8 a factor is whole numbers of
+            a step, ``max |factor| / 127``; the steps of A and B are part of the scaling.
 
     Raises:
         ConfigError: ``max_rank`` under 1.
@@ -91,8 +92,18 @@ class StateLayout:
         row.zero_()
         for key, pair in state.factors.items():
             a, b = self.split(row[None], key)
-            a[0, : pair.rank].copy_(pair.a)
-            b[0, :, : pair.rank].copy_(pair.b)
-            all_scaling[self.index[key]], all_ranks[self.index[key]] = pair.scaling, pair.rank
+            (of_a, a_step), (of_b, b_step) = (_in(self.dtype, factor) for factor in (pair.a, pair.b))
+            a[0, : pair.rank].copy_(of_a)
+            b[0, :, : pair.rank].copy_(of_b)
+            all_scaling[self.index[key]] = pair.scaling * a_step * b_step
+            all_ranks[self.index[key]] = pair.rank
         scaling.copy_(torch.tensor(all_scaling))
         ranks.copy_(torch.tensor(all_ranks, dtype=torch.int32))
+
+
+def _in(dtype: torch.dtype, factor: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """What of a factor is stored, and the step that it is to be multiplied with."""
+    if dtype != torch.int8:
+        return factor, 1.0
+    step = float(factor.abs().max()) / 127 or 1.0
+    return (factor.float() / step).round(), step

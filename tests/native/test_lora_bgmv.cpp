@@ -27,7 +27,7 @@ void check_case(int64_t in, int64_t out, std::vector<int32_t> ranks, std::vector
   op.scaling = scaling.data(), op.ranks = ranks.data(), op.slot_ids = slots.data();
   op.num_rows = rows, op.num_slots = num_slots, op.max_rank = max_rank, op.in_features = in, op.out_features = out;
   op.y_stride = y_stride, op.x_stride = x_stride, op.a_stride = max_rank * in, op.b_stride = out * max_rank;
-  op.row_type = row, op.lora_type = lora;
+  op.row_type = row, op.lora_type = FactorType(int(lora));
   lora_bgmv(op);
   for (int64_t t = 0; t < rows; ++t) {
     const int64_t s = slots[t];
@@ -52,6 +52,34 @@ PSS_TEST(lora_bgmv_over_odd_sizes) {
 
 PSS_TEST(lora_bgmv_over_ranks) {
   for (const int32_t rank : {1, 3, 8, 17, 32, 33, 64}) check_case(37, 29, {rank}, {0}, DType::f32, DType::bf16);
+}
+
+PSS_TEST(lora_bgmv_over_factors_in_int8) {
+  for (const int64_t in : {5, 16, 70})
+    for (const int64_t out : {3, 21}) {
+      Random random(in + out);
+      const int64_t rows = 5, rank = 7;
+      const std::vector<int32_t> ranks{7, 4}, slots{0, 0, 1, -1, 1};
+      const std::vector<float> scaling{0.01f, 0.02f};
+      std::vector<float> x(rows * in), y(rows * out, 1.0f);
+      std::vector<int8_t> a(2 * rank * in), b(2 * out * rank);
+      for (float& value : x) value = random();
+      for (int8_t& code : a) code = int8_t(random.below(255) - 127);
+      for (int8_t& code : b) code = int8_t(random.below(255) - 127);
+      lora_bgmv({y.data(), x.data(), a.data(), b.data(), scaling.data(), ranks.data(), slots.data(), rows, 2, rank, in, out,
+                 out, in, rank * in, out * rank, DType::f32, FactorType::i8});
+      for (int64_t t = 0; t < rows; ++t)
+        for (int64_t i = 0; i < out; ++i) {
+          double expected = 1, size = 1;
+          for (int64_t j = 0; slots[t] >= 0 && j < ranks[slots[t]]; ++j)
+            for (int64_t k = 0; k < in; ++k) {
+              const double term = double(scaling[slots[t]]) * x[t * in + k] * a[(slots[t] * rank + j) * in + k] *
+                                  b[(slots[t] * out + i) * rank + j];
+              expected += term, size += std::abs(term);
+            }
+          expect_close(label("int8", {in, out, t, i}), y[t * out + i], expected, 1e-6 * size);
+        }
+    }
 }
 
 PSS_TEST(lora_bgmv_over_types) {

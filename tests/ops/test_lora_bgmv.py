@@ -50,6 +50,32 @@ def test_every_rank_is_summed_whole(backend: str, rank: int) -> None:
     assert_right(case, run(case, backend), case.expected())
 
 
+def in_int8(case: Case) -> Case:
+    """The case with its factors as whole numbers; what lies beyond a rank is no number, but must not matter."""
+    steps = 0.01
+    codes = {
+        name: (getattr(case, name) / steps).nan_to_num(7).clamp(-127, 127).round() for name in ("lora_a", "lora_b")
+    }
+    whole = {name: values.to(torch.int8) for name, values in codes.items()}
+    return replace(case, scaling=case.scaling * steps**2, **whole)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("popularity", POPULARITIES)
+def test_factors_may_be_whole_numbers_with_their_step_in_the_scaling(
+    backend: str, dtype: torch.dtype, popularity: str
+) -> None:
+    case = in_int8(make_case(7, dtype=dtype, popularity=popularity))
+    assert_right(case, run(case, backend), case.expected())
+
+
+@needs_cpp
+def test_every_instruction_set_takes_whole_numbers(isa: str) -> None:
+    case = in_int8(make_case(7, ranks=(33, 5), in_features=37, out_features=29))
+    assert_right(case, run(case, "cpp"), case.expected())
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lora_dtype", DTYPES, ids=str)

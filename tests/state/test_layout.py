@@ -60,6 +60,28 @@ def test_narrow_rows_round_once():
     assert layout.row_bytes == layout.numel * 2 + 8 * len(ALL_KEYS)
 
 
+def test_rows_of_whole_numbers_have_their_steps_in_the_scaling():
+    state, layout = make_state(alpha=3.0), StateLayout(SHAPE, max_rank=4, dtype=torch.int8)
+    rows = StateRows(layout, 1)
+    rows.write(0, state)
+    assert layout.row_bytes == layout.numel + 8 * len(ALL_KEYS)
+    for key, pair in state.factors.items():
+        view = rows.views[key]
+        found = view.scaling[0] * (view.lora_b[0].float() @ view.lora_a[0].float())
+        wanted = pair.scaling * (pair.b.float() @ pair.a.float())
+        # a step is 1 / 127 of the largest number of a factor, and half of it the most that rounding changes
+        bound = pair.scaling * pair.a.abs().max() * pair.b.abs().max() * pair.rank / 100
+        assert (found - wanted).abs().max() <= bound
+
+
+def test_a_factor_of_zeros_stays_zero_in_whole_numbers():
+    tensors = {key: (a, torch.zeros_like(b)) for key, (a, b) in make_tensors(QV_KEYS).items()}
+    rows = StateRows(StateLayout(SHAPE, max_rank=4, dtype=torch.int8), 1)
+    rows.write(0, SessionState.from_tensors("s", tensors, 8.0))
+    for key in QV_KEYS:
+        assert not rows.views[key].lora_b.any() and rows.views[key].scaling.isfinite().all()
+
+
 def test_a_state_that_is_being_trained_is_packed_without_its_gradient():
     tensors = {key: (a.requires_grad_(), b) for key, (a, b) in make_tensors(QV_KEYS).items()}
     state = SessionState.from_tensors("s", tensors, 8.0)

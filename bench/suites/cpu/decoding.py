@@ -29,25 +29,33 @@ def run(quick: bool) -> Iterator[Measurement]:
     best: dict[int, float] = {}
     for variant in variants(quick):
         states = random_states(variant.model, NUM_ROWS[-1])
-        engine = engine_of(
-            variant.model,
-            states,
-            num_state_slots=len(states),
-            activations=variant.activations,
-            state_dtype="bfloat16",
-        )
         prompts = [clue_prompt(variant.model, i) for i in range(NUM_ROWS[-1])]
-        for rows in NUM_ROWS[::3] if quick else NUM_ROWS:
-            yield from _rows(variant, engine, prompts[:rows], new_tokens, best)
+        for kept_in in ("bfloat16", "int8") if variant.activations == "int8" else ("bfloat16",):
+            engine = engine_of(
+                variant.model,
+                states,
+                num_state_slots=len(states),
+                activations=variant.activations,
+                state_dtype=kept_in,
+            )
+            # the peers have the states as they were written
+            fastest = best if kept_in == "bfloat16" else {}
+            for rows in NUM_ROWS[::3] if quick else NUM_ROWS:
+                yield from _rows(variant, engine, prompts[:rows], new_tokens, kept_in, fastest)
         yield from _prefill(variant, engine)
         last = variant
     yield from _peers(last, prompts, new_tokens, best, quick)
 
 
 def _rows(
-    variant: Variant, engine: Engine, prompts: Sequence[list[int]], new_tokens: int, best: dict[int, float]
+    variant: Variant,
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    new_tokens: int,
+    kept_in: str,
+    best: dict[int, float],
 ) -> Iterator[Measurement]:
-    """Both in turn, so that their ratio is one of neighbours."""
+    """Both in turn, so that their ratio is one of neighbours. ``kept_in``: dtype of the resident states."""
     rows = len(prompts)
     kinds: dict[str, list[str | None]] = {"none": [None] * rows, "one for each row": [f"s{i}" for i in range(rows)]}
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -63,6 +71,7 @@ def _rows(
                 seconds[kind].append(max(output.timings.total_s for output in outputs))
     for kind, samples in seconds.items():
         params = {**variant.params, "num_rows": rows, "states": kind, "new_tokens": new_tokens, "rank": RANK}
+        params["states_in"] = kept_in
         rates = [rows * new_tokens / sample for sample in samples]
         yield Measurement(CASE, params, "pss_engine (cpp)", "tokens_per_second", "tokens/s", rates, True)
         if kind != "none":

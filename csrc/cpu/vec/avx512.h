@@ -21,6 +21,11 @@ struct Vec {
   static Reg load_first(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
   template <class T>
   static Reg load_first(const T* p, int64_t n) { return widen(*p, _mm256_maskz_loadu_epi16(first(n), p)); }
+  static Reg load_first(const int8_t* p, int64_t n) {
+    int8_t lanes[width] = {};
+    std::memcpy(lanes, p, n);
+    return load(lanes);
+  }
   static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
