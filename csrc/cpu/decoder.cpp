@@ -45,20 +45,27 @@ class Walk {
        const std::map<int64_t, AttentionPlan>& plans, Team& team)
       : shape_(shape), step_(step), b_(buffers), runs_(runs), plans_(plans), team_(team) {}
 
-  void layer(const DecoderLayer& layer) {
+  // A layer leaves what it adds last in `out`; the next one begins with that, finish() ends with it. So what is done to
+  // a row between two products is one loop.
+  void layer(const DecoderLayer& layer, bool is_first) {
     const int64_t h = shape_.hidden_size, q = shape_.num_heads * shape_.head_dim, inter = shape_.intermediate_size;
-    rows([&](int64_t t) { norm(layer.input_norm, t); });
-    project(layer.qkv, b_.x, h, b_.qkv);
+    project(layer.qkv, b_.x, h, b_.qkv, [&](int64_t t) {
+      if (!is_first) add(t);
+      norm(layer.input_norm, t);
+    });
     rotate_and_store(layer);
     attend(layer);
-    project(layer.o, b_.mixed, q, b_.out);
-    rows([&](int64_t t) {
+    project(layer.o, b_.mixed, q, b_.out, [](int64_t) {});
+    project(layer.gate_up, b_.x, h, b_.gate_up, [&](int64_t t) {
       add(t);
       norm(layer.post_norm, t);
     });
-    project(layer.gate_up, b_.x, h, b_.gate_up);
-    rows([&](int64_t t) { silu_mul({b_.x, b_.gate_up, step_.num_tokens, inter, 2 * inter, DType::f32}, t); });
-    project(layer.down, b_.x, inter, b_.out);
+    project(layer.down, b_.x, inter, b_.out, [&](int64_t t) {
+      silu_mul({b_.x, b_.gate_up, step_.num_tokens, inter, 2 * inter, DType::f32}, t);
+    });
+  }
+
+  void finish() {
     rows([&](int64_t t) { add(t); });
   }
 
@@ -77,8 +84,9 @@ class Walk {
     for (int64_t i = 0; i < shape_.hidden_size; ++i) hidden[i] += out[i];
   }
 
-  // y [T, out] = x [T, in] W^T + bias, and what the rows' states add to it.
-  void project(const Projection& projection, const float* x, int64_t in_features, float* y) {
+  // y [T, out] = x [T, in] W^T + bias, and what the rows' states add to it; prepare(t) makes row t of x first.
+  template <class Prepare>
+  void project(const Projection& projection, const float* x, int64_t in_features, float* y, const Prepare& prepare) {
     const bool has_states = num_lows(projection) > 0;
     const auto op_of = [&](const ProjectionPart& part, int64_t offset) {
       return Linear{y + offset, x, part.packed, part.bias, step_.num_tokens, in_features, part.out_features,
@@ -88,7 +96,14 @@ class Walk {
     int64_t offset = 0;
     for (const ProjectionPart& part : projection.parts) {
       const LinearPlan plan(op_of(part, offset), team_.threads(), b_.packed);
-      if (plan.num_packs()) team_.for_each(plan.num_packs(), [&](int64_t i) { plan.pack(i); });
+      const bool by_rows = plan.num_packs() == step_.num_tokens;
+      if (offset == 0)
+        rows([&](int64_t t) {
+          prepare(t);
+          if (by_rows) plan.pack(t);
+        });
+      if (plan.num_packs() && !(by_rows && offset == 0))
+        team_.for_each(plan.num_packs(), [&](int64_t i) { plan.pack(i); });
       const bool shrinks = has_states && offset == 0;  // beside the first part, whose pieces need the same rows
       const int64_t num_shrinks = shrinks ? num_lows(projection) : 0;
       team_.for_each(num_shrinks + plan.num_pieces(), [&](int64_t i) {
@@ -199,7 +214,8 @@ int64_t Decoder::run(const DecoderStep& step, int64_t first, int64_t last) const
   const Buffers buffers(shape_, step.num_tokens, low_floats);
   with_team(threads, [&](Team& team) {
     Walk walk(shape_, step, buffers, runs, plans, team);
-    for (int64_t l = first; l < last; ++l) walk.layer(layers_[l]);
+    for (int64_t l = first; l < last; ++l) walk.layer(layers_[l], l == first);
+    walk.finish();
   });
   return num_slices;
 }
