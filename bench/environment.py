@@ -82,9 +82,17 @@ def commit() -> str:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """The command line from the repository root; absolute paths are made relative to it."""
-    relative = [os.path.relpath(part, ROOT) if os.path.isabs(part) else part for part in arguments]
-    return shlex.join(["python", "-m", "bench", *relative])
+    """The command line from the repository root. Absolute paths are made relative to it; of those beside it only the
+    last folder is told, since the way there is that of one machine."""
+    return shlex.join(["python", "-m", "bench", *map(_told, arguments)])
+
+
+def _told(argument: str) -> str:
+    if not os.path.isabs(argument):
+        return argument
+    path = Path(argument)
+    near = path.is_relative_to(ROOT) or path == ROOT.parent
+    return os.path.relpath(path, ROOT) if near else f".../{path.name}"
 
 
 def read_gbps(kind: str) -> float:

@@ -23,6 +23,7 @@ def test_a_stamp_has_the_device_the_versions_and_an_id_of_its_own() -> None:
 def test_a_stamp_names_no_host_and_no_folder() -> None:
     stamp = environment.stamp("lora", ["lora", "--out", str(ROOT / "bench" / "x.jsonl"), "--data", str(ROOT.parent)])
     assert stamp.command == "python -m bench lora --out bench/x.jsonl --data .."
+    assert environment.command(["kv", "--data", "/home/someone/else/data"]) == "python -m bench kv --data .../data"
     text = json.dumps([stamp.devices, stamp.versions, stamp.commit, stamp.command])
     assert str(ROOT) not in text
     assert platform.node() not in text
