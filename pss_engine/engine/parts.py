@@ -15,17 +15,13 @@ from pss_engine.models.loader import DTYPES
 from pss_engine.ops.device import memory_of
 from pss_engine.state import StateSlots
 
+ONLY_ON = {"float8_e4m3fn": ("cuda", "CUDA"), "int8": ("cpu", "the CPU")}
+"""Dtypes whose kernels one type of device has."""
+
 
 def kv_dtype(model: LoadedModel, config: EngineConfig) -> torch.dtype:
     """How keys and values are kept. Raises ConfigError for float8 on a device without it."""
-    if config.kv_cache_dtype == "auto":
-        return model.dtype
-    dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
-    if dtype == torch.float8_e4m3fn and model.device.type != "cuda":
-        raise ConfigError(
-            f"kv_cache_dtype {config.kv_cache_dtype!r} is for CUDA; on {model.device}: {', '.join(DTYPES)}"
-        )
-    return dtype
+    return _kept_in("kv_cache_dtype", config.kv_cache_dtype, model)
 
 
 def kv_geometry(model: LoadedModel, config: EngineConfig) -> KVGeometry:
@@ -69,12 +65,7 @@ def with_activations(model: LoadedModel, config: EngineConfig) -> tuple[LoadedMo
 
 def state_dtype(model: LoadedModel, config: EngineConfig) -> torch.dtype:
     """How resident states are kept. Raises ConfigError for int8 on a GPU, whose kernels take floats."""
-    if config.state_dtype == "auto":
-        return model.dtype
-    if config.state_dtype == "int8" and model.device.type != "cpu":
-        raise ConfigError(f"state_dtype 'int8' is for the CPU; on {model.device}: {', '.join(DTYPES)}")
-    dtype: torch.dtype = getattr(torch, config.state_dtype)
-    return dtype
+    return _kept_in("state_dtype", config.state_dtype, model)
 
 
 def state_slots(model: LoadedModel, config: EngineConfig) -> StateSlots:
@@ -86,3 +77,13 @@ def state_slots(model: LoadedModel, config: EngineConfig) -> StateSlots:
         state_dtype(model, config),
         model.device,
     )
+
+
+def _kept_in(setting: str, name: str, model: LoadedModel) -> torch.dtype:
+    if name == "auto":
+        return model.dtype
+    device, called = ONLY_ON.get(name, (model.device.type, ""))
+    if model.device.type != device:
+        raise ConfigError(f"{setting} {name!r} is for {called}; on {model.device}: {', '.join(DTYPES)}")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

@@ -1,5 +1,5 @@
 #include "cpu/lora_bgmv.h"
-#include "tests/native/harness.h"
+#include "tests/native/lora_cases.h"
 
 using namespace pss;
 using namespace pss::test;
@@ -7,40 +7,12 @@ using namespace pss::test;
 namespace {
 
 void check_case(int64_t in, int64_t out, std::vector<int32_t> ranks, std::vector<int32_t> slots, DType row, DType lora) {
-  Random random(in * 1000 + out);
-  const int64_t rows = int64_t(slots.size()), num_slots = int64_t(ranks.size()), y_stride = out + 5, x_stride = in + 3;
-  int64_t max_rank = 1;
-  for (const int32_t rank : ranks) max_rank = std::max<int64_t>(max_rank, rank);
-  const Tensor x = random_rows(random, row, rows, in, x_stride), before = random_rows(random, row, rows, out, y_stride);
-  Tensor y = before, a(lora, num_slots * max_rank * in), b(lora, num_slots * out * max_rank);
-  std::vector<float> scaling(num_slots);
-  // what a slot holds beyond its rank stays NaN
-  for (int64_t s = 0; s < num_slots; ++s) {
-    scaling[s] = 1.5f + random();
-    for (int64_t j = 0; j < ranks[s]; ++j) {
-      for (int64_t k = 0; k < in; ++k) a.set((s * max_rank + j) * in + k, random() / std::sqrt(float(in)));
-      for (int64_t i = 0; i < out; ++i) b.set((s * out + i) * max_rank + j, random() / std::sqrt(float(ranks[s])));
-    }
-  }
+  LoraCase c(in, out, ranks, slots, row, lora, 3, 5);
   LoraBgmv op{};
-  op.y = y.data(), op.x = x.data(), op.lora_a = a.data(), op.lora_b = b.data();
-  op.scaling = scaling.data(), op.ranks = ranks.data(), op.slot_ids = slots.data();
-  op.num_rows = rows, op.num_slots = num_slots, op.max_rank = max_rank, op.in_features = in, op.out_features = out;
-  op.y_stride = y_stride, op.x_stride = x_stride, op.a_stride = max_rank * in, op.b_stride = out * max_rank;
+  c.fill(op);
   op.row_type = row, op.lora_type = FactorType(int(lora));
   lora_bgmv(op);
-  for (int64_t t = 0; t < rows; ++t) {
-    const int64_t s = slots[t];
-    std::vector<double> low(max_rank);
-    for (int64_t j = 0; s >= 0 && j < ranks[s]; ++j)
-      for (int64_t k = 0; k < in; ++k) low[j] += double(x[t * x_stride + k]) * a[(s * max_rank + j) * in + k];
-    for (int64_t i = 0; i < out; ++i) {
-      double expected = before[t * y_stride + i];
-      for (int64_t j = 0; s >= 0 && j < ranks[s]; ++j)
-        expected += scaling[s] * low[j] * b[(s * out + i) * max_rank + j];
-      expect_close(label("lora_bgmv", {in, out, t, i}), y[t * y_stride + i], expected, tolerance(row));
-    }
-  }
+  c.expect_right();
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import zipfile
 from pathlib import Path
@@ -10,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.targets.builds import need, need_fetched, run
-from tests.test_packaging import copy_sources
+from tests.test_packaging import build, copy_sources
 
 pytestmark = pytest.mark.targets
 
-BUILD = "import sys; from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"
 # The extension alone, since torch is not there: it loads without a driver, says what runs, and gives a norm.
 PROGRAM = """
 import array, glob, importlib.util, math, platform, sys
@@ -45,15 +43,12 @@ def test_the_wheel_for_aarch64_is_imported_there_and_computes(tmp_path: Path) ->
         "LDSHARED": f"{compiler} -shared",
         "LDCXXSHARED": f"{compiler} -shared",
         "CFLAGS": " ".join(f"-I{folder}" for folder in headers),
-        "PSS_CUDA": "0",
         "SETUPTOOLS_EXT_SUFFIX": suffix,
         "_PYTHON_HOST_PLATFORM": "linux-aarch64",
     }
-    source, wheels = copy_sources(tmp_path / "source"), tmp_path / "wheels"
+    wheels = tmp_path / "wheels"
     wheels.mkdir()
-    code = f"import os, sys; os.chdir({str(source)!r}); {BUILD}"
-    run(sys.executable, "-c", code, wheels, environment={**os.environ, **environment})
-    (wheel,) = wheels.glob("*.whl")
+    wheel = build(copy_sources(tmp_path / "source"), wheels, "build_wheel", **environment)
     assert wheel.name.endswith("-linux_aarch64.whl")
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)

@@ -16,21 +16,19 @@ from typing import Any
 from bench.environment import say
 from bench.rows import Measurement
 from bench.suites import MODEL, Options, Skipped
+from bench.suites.agents.service import Agents
 from bench.suites.finding import backend
-from pss_engine.agents import AGENTS, AgentService, EngineEndpoint, Limits, Model
-from pss_engine.agents.memory import EvidencePool, MemoryKV, TraceMemory
+from pss_engine.agents import Limits
 from pss_engine.config import EngineConfig
-from pss_engine.engine import AsyncEngine, Engine
+from pss_engine.engine import Engine
 from pss_engine.evaluation.ablation import OFF, ON, ablation
 from pss_engine.evaluation.plan import RunPlan
 from pss_engine.evaluation.questions import Question, load_questions
 from pss_engine.evaluation.run import RunFolder
 from pss_engine.evaluation.run import run as ask
 from pss_engine.evaluation.summary import MEASURES, outcomes
-from pss_engine.metrics import AgentCounters
 from pss_engine.models import LoadedModel, load_model
 from pss_engine.retrieval import Encoder
-from pss_engine.retrieval.stores import MemoryStore
 
 FILE = "multihop_qa.jsonl"
 ARMS = ("flat", "rag", OFF, ON)
@@ -61,16 +59,8 @@ def measure(
 ) -> Iterator[Measurement]:
     """Rows of all arms over one set of questions."""
     engine = Engine(model, EngineConfig(audit_steps=16))
-    running, storage, counters = AsyncEngine(engine), MemoryKV(), AgentCounters()
-    endpoint = Model(EngineEndpoint(running, model.name))
-    service = AgentService(
-        {agent: endpoint for agent in AGENTS},
-        EvidencePool(MemoryStore(encoder.dim), encoder, [p for q in questions for p in q.passages], counters),
-        TraceMemory(MemoryStore(encoder.dim), storage, encoder, counters),
-        storage,
-        counters,
-        limits,
-    )
+    agents = Agents.over(engine, encoder, [p for q in questions for p in q.passages], limits)
+    service = agents.service
     cells = [question.cell for question in questions]
     plan = RunPlan(
         ARMS,
@@ -87,8 +77,7 @@ def measure(
         folder = RunFolder(Path(temporary), plan)
         say(f"bench: {len(questions)} questions in {len(ARMS)} arms")
         ask(service, plan, questions, folder)
-    running.close()
-    engine.check()
+    agents.close()
     alarms = engine.counters.num_audit_alarms
     checked = _recounted(engine, folder.records) if not alarms else f"the books did not balance {alarms} times"
     params = {"model": model.name, "questions": len(questions), "encoder": encoder.name}

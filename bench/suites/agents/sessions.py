@@ -7,17 +7,15 @@ from collections.abc import Iterator, Sequence
 from bench.environment import say
 from bench.rows import Measurement
 from bench.suites import MODEL, Options
+from bench.suites.agents.service import Agents
 from bench.suites.finding import QUALITY, backend, gold_among, share
-from pss_engine.agents import AGENTS, AgentRequest, AgentService, Clues, EngineEndpoint, Limits, Model, as_arm
-from pss_engine.agents.memory import EvidencePool, MemoryKV, TraceMemory
+from pss_engine.agents import AgentRequest, Limits, as_arm
 from pss_engine.agents.record import QueryRecord
 from pss_engine.config import EngineConfig
 from pss_engine.demo import FollowUp, load_demo
-from pss_engine.engine import AsyncEngine, Engine
-from pss_engine.metrics import AgentCounters
+from pss_engine.engine import Engine
 from pss_engine.models import LoadedModel, load_model
 from pss_engine.retrieval import Corpus, Encoder
-from pss_engine.retrieval.stores import MemoryStore
 from pss_engine.writer import Writer, WriterConfig
 
 ARMS = ("rag", "coa-nokv", "coa-pss")
@@ -38,28 +36,17 @@ def measure(
     for session in sessions:
         say(f"bench: writing the state of {session.session_id}")
         engine.add_state(Writer(model, config).write(session.session_id, session.history))
-    running, counters, storage = AsyncEngine(engine), AgentCounters(), MemoryKV()
-    endpoint = EngineEndpoint(running, model.name)
     passages = list(Corpus.load(demo.corpus_path, model.tokenizer.hf))
-    service = AgentService(
-        {agent: Model(endpoint) for agent in AGENTS},
-        EvidencePool(MemoryStore(encoder.dim), encoder, passages, counters),
-        TraceMemory(MemoryStore(encoder.dim), storage, encoder, counters),
-        storage,
-        counters,
-        limits,
-        Clues(endpoint),
-    )
+    agents = Agents.over(engine, encoder, passages, limits)
     written = {session.session_id for session in sessions}
     asked = [followup for followup in demo.followups if followup.session_id in written]
     golds = [gold_among(passages, followup.gold) for followup in asked]
     params = {"model": model.name, "followups": len(asked), "encoder": encoder.name}
     for arm in ARMS:
         say(f"bench: {len(asked)} follow-ups in arm {arm}")
-        records = [service.answer_now(_request(followup, arm)) for followup in asked]
+        records = [agents.service.answer_now(_request(followup, arm)) for followup in asked]
         yield from _rows(arm, golds, records, params, backend(engine))
-    running.close()
-    engine.check()
+    agents.close()
 
 
 def _request(followup: FollowUp, arm: str) -> AgentRequest:

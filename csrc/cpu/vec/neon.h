@@ -82,13 +82,9 @@ struct Vec {
   static void transpose8(const T* const* rows, float* out, int64_t stride) {
     for (int64_t j = 0; j < 8; j += 4)
       for (int64_t i = 0; i < 8; i += 4) {
-        const float32x4x2_t a = vtrnq_f32(load(rows[j] + i), load(rows[j + 1] + i));
-        const float32x4x2_t b = vtrnq_f32(load(rows[j + 2] + i), load(rows[j + 3] + i));
-        float* column = out + i * stride + j;
-        store(column, vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0])));
-        store(column + stride, vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1])));
-        store(column + 2 * stride, vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0])));
-        store(column + 3 * stride, vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1])));
+        Reg block[4] = {load(rows[j] + i), load(rows[j + 1] + i), load(rows[j + 2] + i), load(rows[j + 3] + i)};
+        turn(block);
+        for (int64_t c = 0; c < 4; ++c) store(out + (i + c) * stride + j, block[c]);
       }
   }
   // Rows become columns.
