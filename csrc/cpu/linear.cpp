@@ -38,23 +38,25 @@ int64_t LinearPlan::packed_words(const Linear& op) {
 
 LinearPlan::LinearPlan(const Linear& op, int threads, float* packed)
     : op_(op), packed_(packed), row_block_(PSS_SELECT_ISA(linear_row_block)()),
-      row_words_(PSS_SELECT_ISA(linear_row_words)(op)), num_panels_((op.out_features + kPanel - 1) / kPanel) {
+      tile_rows_(PSS_SELECT_ISA(linear_tile_rows)()), row_words_(PSS_SELECT_ISA(linear_row_words)(op)),
+      num_panels_((op.out_features + kPanel - 1) / kPanel) {
   blocks_ = (op.num_rows + row_block_ - 1) / row_block_;
   num_packs_ = packed_words(op) ? op.num_rows : 0;
   if (num_packs_ == 0) packed_ = const_cast<float*>(op.x);  // one row of floats is packed as it is
-  if (num_packs_ > row_block_) num_packs_ = blocks_;         // enough to do for every thread: whole blocks are faster
+  by_tiles_ = num_packs_ >= threads * tile_rows_;  // which is faster, if every thread has one
+  if (by_tiles_) num_packs_ = (op.num_rows + tile_rows_ - 1) / tile_rows_;
   step_ = piece_panels(num_panels_ * blocks_, threads);
   ranges_ = (num_panels_ + step_ - 1) / step_;
 }
 
 void LinearPlan::pack(int64_t i) const {
-  const int64_t block = num_packs_ == op_.num_rows ? 0 : i, first = block * row_block_;
+  const int64_t tiles = row_block_ / tile_rows_, first = by_tiles_ ? i / tiles * row_block_ : 0;
   const int64_t rows = std::min(row_block_, op_.num_rows - first);
   float* out = packed_ + first * row_words_;
-  if (num_packs_ == op_.num_rows)
-    PSS_SELECT_ISA(linear_pack_row)(op_, rows, i, out);
+  if (by_tiles_)
+    PSS_SELECT_ISA(linear_pack_tile)(op_, first, rows, i % tiles, out);
   else
-    PSS_SELECT_ISA(linear_pack_rows)(op_, first, rows, out);
+    PSS_SELECT_ISA(linear_pack_row)(op_, rows, i, out);
 }
 
 void LinearPlan::run(int64_t piece) const {

@@ -39,7 +39,8 @@ class LinearPlan {
  private:
   Linear op_;
   float* packed_;
-  int64_t num_packs_, blocks_, row_block_, row_words_, num_panels_, step_, ranges_;
+  bool by_tiles_;
+  int64_t num_packs_, blocks_, row_block_, tile_rows_, row_words_, num_panels_, step_, ranges_;
 };
 
 // y[t] = W[ids[t]], N x K weights as a table of rows; y [T, K] contiguous. Throws std::invalid_argument for an id out of
