@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "cpu/argmax.h"
+#include "cpu/backward_rows.h"
 #include "cpu/decoder.h"
 #include "cpu/decoder_rows.h"
 #include "cpu/isa.h"
 #include "cpu/linear.h"
 #include "cpu/lora_bgmv.h"
+#include "cpu/masked_attention.h"
 #include "cpu/memory.h"
 #include "cpu/paged_attention.h"
 #include "cpu/peak.h"
@@ -99,6 +101,48 @@ void rms_norm(uintptr_t y, uintptr_t x, uintptr_t weight, int64_t num_rows, int6
 
 void silu_mul(uintptr_t y, uintptr_t x, int64_t num_rows, int64_t size, int64_t x_stride, int type) {
   pss::silu_mul({pointer<void>(y), pointer<void>(x), num_rows, size, x_stride, pss::DType(type)});
+}
+
+void rms_norm_backward(uintptr_t dx, uintptr_t dy, uintptr_t x, uintptr_t weight, uintptr_t residual, int64_t num_rows,
+                       int64_t size, int64_t dy_stride, int64_t x_stride, float eps) {
+  pss::rms_norm_backward({pointer<float>(dx), pointer<float>(dy), pointer<float>(x), pointer<float>(weight),
+                          pointer<float>(residual), num_rows, size, dy_stride, x_stride, eps});
+}
+
+void silu_mul_backward(uintptr_t dx, uintptr_t dy, uintptr_t x, int64_t num_rows, int64_t size, int64_t dy_stride,
+                       int64_t x_stride) {
+  pss::silu_mul_backward({pointer<float>(dx), pointer<float>(dy), pointer<float>(x), num_rows, size, dy_stride, x_stride});
+}
+
+void cross_entropy(uintptr_t losses, uintptr_t x, uintptr_t labels, int64_t num_rows, int64_t size, int64_t x_stride,
+                   bool with_grad) {
+  pss::cross_entropy({pointer<float>(losses), pointer<float>(x), pointer<int64_t>(labels), num_rows, size, x_stride,
+                      with_grad});
+}
+
+pss::MaskedAttention sequence(uintptr_t q, uintptr_t k, uintptr_t v, int64_t num_rows, int64_t num_heads,
+                              int64_t num_kv_heads, int64_t head_dim, int64_t q_stride, int64_t k_stride,
+                              int64_t v_stride, float scale) {
+  return {pointer<float>(q), pointer<float>(k), pointer<float>(v), num_rows, num_heads, num_kv_heads, head_dim,
+          q_stride, k_stride, v_stride, scale};
+}
+
+void masked_attention(uintptr_t q, uintptr_t k, uintptr_t v, int64_t num_rows, int64_t num_heads, int64_t num_kv_heads,
+                      int64_t head_dim, int64_t q_stride, int64_t k_stride, int64_t v_stride, float scale,
+                      uintptr_t mask, int64_t mask_stride, uintptr_t shares, uintptr_t out) {
+  const auto op = sequence(q, k, v, num_rows, num_heads, num_kv_heads, head_dim, q_stride, k_stride, v_stride, scale);
+  pss::masked_attention(op, pointer<float>(mask), mask_stride, pointer<float>(shares), pointer<float>(out));
+}
+
+// grads [t, N + 2 K, D]: of q, of k, of v.
+void masked_attention_backward(uintptr_t q, uintptr_t k, uintptr_t v, int64_t num_rows, int64_t num_heads,
+                               int64_t num_kv_heads, int64_t head_dim, int64_t q_stride, int64_t k_stride,
+                               int64_t v_stride, float scale, uintptr_t dy, int64_t dy_stride, uintptr_t shares,
+                               uintptr_t grads) {
+  const auto op = sequence(q, k, v, num_rows, num_heads, num_kv_heads, head_dim, q_stride, k_stride, v_stride, scale);
+  float *dq = pointer<float>(grads), *dk = dq + num_heads * head_dim, *dv = dk + num_kv_heads * head_dim;
+  pss::masked_attention_backward(op, pointer<float>(dy), dy_stride, pointer<float>(shares), dq, dk, dv,
+                                 (num_heads + 2 * num_kv_heads) * head_dim);
 }
 
 void argmax(uintptr_t tokens, uintptr_t logits, int64_t num_rows, int64_t size, int64_t stride, int type) {
@@ -207,7 +251,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("with_openmp", &with_openmp, "Whether rows run on several threads.");
   m.def("device_count", &device_count, "CUDA devices that the CUDA part can use; 0 without a driver.");
   m.def("advise_huge_pages", &advise_huge_pages, "Huge pages for memory not yet written, if they are to be had.");
-  m.def("release_free_memory", &pss::release_free_memory, "What was freed goes back to the system.");
   const py::call_guard<py::gil_scoped_release> without_gil;
   m.def("lora_bgmv", &lora_bgmv, without_gil);
   m.def("run_multiply_adds", &pss::run_multiply_adds, without_gil, "How many were run; to be timed from outside.");
@@ -219,6 +262,11 @@ PYBIND11_MODULE(_C, m) {
   m.def("store_kv", &store_kv, without_gil);
   m.def("rms_norm", &rms_norm, without_gil);
   m.def("silu_mul", &silu_mul, without_gil);
+  m.def("rms_norm_backward", &rms_norm_backward, without_gil);
+  m.def("silu_mul_backward", &silu_mul_backward, without_gil);
+  m.def("cross_entropy", &cross_entropy, without_gil);
+  m.def("masked_attention", &masked_attention, without_gil);
+  m.def("masked_attention_backward", &masked_attention_backward, without_gil);
   m.def("argmax", &argmax, without_gil);
   m.def("apply_rope", &apply_rope, without_gil);
   m.def("retrieve_topk", &retrieve_topk, without_gil);

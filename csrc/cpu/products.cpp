@@ -1,6 +1,7 @@
 #include "cpu/products.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "cpu/arena.h"

@@ -8,11 +8,13 @@ One letter per dimension, everywhere:
 from __future__ import annotations
 
 from pss_engine.ops.attention import dense_attention, paged_attention
+from pss_engine.ops.backward import cross_entropy, rms_norm_backward, silu_mul_backward
 from pss_engine.ops.dispatch import Impl, Op
 from pss_engine.ops.gather_tokens import gather_tokens
 from pss_engine.ops.kv_cache import rope_store_kv, store_kv
 from pss_engine.ops.linear import gather_rows, linear
 from pss_engine.ops.lora import LoraSlice, lora_bgmv, lora_slices
+from pss_engine.ops.masked_attention import masked_attention, masked_attention_backward
 from pss_engine.ops.packed_weight import PackedWeight
 from pss_engine.ops.products import Product, Products, products
 from pss_engine.ops.quantized import QuantizedWeight, quantize_int8
@@ -34,6 +36,11 @@ OPS: tuple[Op, ...] = (
     add_rms_norm,
     apply_rope,
     silu_mul,
+    rms_norm_backward,
+    silu_mul_backward,
+    cross_entropy,
+    masked_attention,
+    masked_attention_backward,
     argmax,
     sample_tokens,
     retrieve_topk,
@@ -54,20 +61,25 @@ __all__ = [
     "add_rms_norm",
     "apply_rope",
     "argmax",
+    "cross_entropy",
     "dense_attention",
     "gather_rows",
     "gather_tokens",
     "linear",
     "lora_bgmv",
     "lora_slices",
+    "masked_attention",
+    "masked_attention_backward",
     "paged_attention",
     "products",
     "quantize_int8",
     "retrieve_topk",
     "rms_norm",
+    "rms_norm_backward",
     "rope_store_kv",
     "rrf_shares",
     "sample_tokens",
     "silu_mul",
+    "silu_mul_backward",
     "store_kv",
 ]

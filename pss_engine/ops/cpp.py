@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,6 @@ from pss_engine.ops.extension import DTYPES, FACTOR_TYPES, NO_WINDOW, load_exten
 from pss_engine.ops.kv_cache import turn_then_store
 from pss_engine.ops.lora import each_slice
 from pss_engine.ops.packed_weight import FORMATS, PackedWeight
-from pss_engine.ops.products import Product
 from pss_engine.ops.search import DenseSearch, Retrieved, SparseSearch
 
 _C = load_extension()
@@ -84,27 +81,6 @@ def gather_rows(ids: Tensor, weight: PackedWeight) -> Tensor:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return y
-
-
-def products(wanted: Sequence[Product]) -> None:
-    _C.products(
-        [
-            (
-                out.data_ptr(),
-                left.data_ptr(),
-                right.data_ptr(),
-                out.size(0),
-                left.size(1),
-                out.size(1),
-                out.stride(0),
-                *left.stride(),
-                *right.stride(),
-                alpha,
-                add,
-            )
-            for out, left, right, alpha, add in wanted
-        ]
-    )
 
 
 def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, kv_rows: Tensor) -> None:
@@ -282,8 +258,3 @@ def _cache_type(op: str, cache: Tensor) -> int:
 def advise_huge_pages(memory: Tensor) -> None:
     """Back a contiguous tensor that is not yet written with huge pages, if the system gives them."""
     _C.advise_huge_pages(memory.data_ptr(), memory.numel() * memory.element_size())
-
-
-def release_free_memory() -> None:
-    """Give memory that was freed but kept by the allocator back to the system."""
-    _C.release_free_memory()

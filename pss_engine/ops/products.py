@@ -66,4 +66,6 @@ def _check(products: Sequence[Product]) -> None:
             raise misfit("products", "tensors", found, "float32 [M, N] with columns side by side, [M, K], [K, N]")
 
 
-products = Op("products", _reference, Impl("cpp", "pss_engine.ops.cpp:products", devices=("cpu",)), check=_check)
+products = Op(
+    "products", _reference, Impl("cpp", "pss_engine.ops.cpp_training:products", devices=("cpu",)), check=_check
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from pss_engine.writer.lessons import Phase
 from pss_engine.writer.update_rows import Prepared
 
 BETAS, EPS = (0.9, 0.999), 1e-8
+SPARE = 2
+"""Tokens of z- beyond those that sufficed in the last update."""
 
 
 class LearningFailed(PSSError):
@@ -28,6 +31,20 @@ class Losses:
 
     def add(self, phase: str, loss: float) -> None:
         self.by_phase.setdefault(phase, []).append(loss)
+
+
+@dataclass
+class Outcome:
+    """What an update found of a session, before its step.
+
+    Attributes:
+        loss: l(z+), in nats.
+        negative_tokens: the first tokens of z- that sufficed to see whether the hinge is active.
+    """
+
+    loss: float
+    hinge_active: bool = False
+    negative_tokens: int = 0
 
 
 class SlotOptimizer:
@@ -98,10 +115,9 @@ class Learner:
         self.failure: LearningFailed | None = None
         self.slot = -1
         self.hinge_active = True  # of the last update; before the first one both targets are as unlikely
-        self.prepared: dict[int, Prepared] = {}
         self._early_stop_loss = early_stop_loss
-        self._at, self._step = 0, 0
-        self.optimizer: SlotOptimizer | None = None
+        self._at = 0
+        self._begin_phase()
 
     @property
     def done(self) -> bool:
@@ -126,17 +142,24 @@ class Learner:
         """Which of the phase's lessons is next."""
         return self.phase.lesson(self._step)
 
-    def advance(self, loss: float, hinge_active: bool) -> None:
+    @property
+    def negative_tokens(self) -> int:
+        """How many first tokens of z- are worth trying: where the hinge was 0, as many as showed it and a few more."""
+        return self._negative_tokens.get(self.lesson, sys.maxsize)
+
+    def advance(self, outcome: Outcome) -> None:
         """Record an update."""
         phase = self.phase
-        self.losses.add(phase.name, loss)
+        self.losses.add(phase.name, outcome.loss)
+        self._negative_tokens[self.lesson] = sys.maxsize if outcome.hinge_active else outcome.negative_tokens + SPARE
         if not phase.comes_again(self._step):
             self.prepared.pop(self.lesson, None)
         self._step += 1
-        self.hinge_active = hinge_active
-        early = phase.name == "readout" and not hinge_active and loss < self._early_stop_loss
+        self.hinge_active = outcome.hinge_active
+        early = phase.name == "readout" and not outcome.hinge_active and outcome.loss < self._early_stop_loss
         if self._step >= phase.num_steps or early:
-            self._at, self._step, self.prepared, self.optimizer = self._at + 1, 0, {}, None
+            self._at += 1
+            self._begin_phase()
 
     def fail(self, what: str) -> None:
         """End here; the session has no state."""
@@ -147,4 +170,11 @@ class Learner:
     def restart(self) -> None:
         """Forget what was learned, to begin again in another batch."""
         self.losses = Losses()
-        self._at, self._step, self.prepared, self.optimizer, self.slot = 0, 0, {}, None, -1
+        self._at, self.slot = 0, -1
+        self._begin_phase()
+
+    def _begin_phase(self) -> None:
+        self._step = 0
+        self.optimizer: SlotOptimizer | None = None
+        self.prepared: dict[int, Prepared] = {}  # by lesson
+        self._negative_tokens: dict[int, int] = {}

@@ -10,15 +10,11 @@ from torch import Tensor
 
 from pss_engine.models import LoadedModel
 from pss_engine.models.transformer import DecoderLayer, Transformer
+from pss_engine.ops.backward import cross_entropy, rms_norm_backward, silu_mul_backward
+from pss_engine.ops.masked_attention import masked_attention, masked_attention_backward
 from pss_engine.ops.transformer import apply_rope, rms_norm, silu_mul
 from pss_engine.writer.factor_math import FactorMath
-from pss_engine.writer.gradients import (
-    FrozenLinear,
-    attention,
-    attention_backward,
-    rms_norm_backward,
-    silu_mul_backward,
-)
+from pss_engine.writer.frozen_linear import FrozenLinear
 from pss_engine.writer.row_sets import RowSet
 from pss_engine.writer.update_rows import LiveRows, UpdateRows
 
@@ -126,7 +122,8 @@ class SessionNetwork:
             dx = None if first else layer.qkv.backward(d_qkv)
             factors.backward((layer.base.index, "qkv"), d_qkv, x, live.of_all(kept.shrunk["qkv"]), dx, live.all)
             if dx is not None:
-                grad = d_middle + rms_norm_backward(dx, hidden, layer.base.input_norm, self.config.rms_norm_eps)
+                norm, eps = layer.base.input_norm, self.config.rms_norm_eps
+                grad = rms_norm_backward(dx, hidden, norm, eps, d_middle)
 
     def _layer(self, layer: FrozenLayer, trace: Trace, factors: FactorMath, told_only: bool) -> Tensor:
         config, base, rows = self.config, layer.base, trace.rows
@@ -139,7 +136,7 @@ class SessionNetwork:
         q, k = apply_rope(qk, trace.cos, trace.sin).split([config.num_heads, config.num_kv_heads], dim=1)
         mixed = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group, mask in zip(at.groups, rows.masks(config.windows[base.index], at), strict=True):
-            out, _ = attention(group.take(q), group.take(k), group.take(v), mask, self._scale)
+            out, _ = masked_attention(group.take(q), group.take(k), group.take(v), mask, self._scale)
             group.put(mixed, out)
         mixed, before = mixed.flatten(1), hidden
         if told_only:
@@ -159,13 +156,10 @@ class SessionNetwork:
     def _head_losses(self, hidden: Tensor, labels: Tensor, with_grad: bool) -> tuple[Tensor, Tensor | None]:
         norm, eps = self.transformer.final_norm, self.config.rms_norm_eps
         logits = self._head(rms_norm(hidden, norm, eps)).float()
-        total = logits.logsumexp(-1)
-        losses = total - logits.gather(1, labels[:, None])[:, 0]
+        losses = cross_entropy(logits, labels, with_grad)
         if not with_grad:
             return losses, None
-        grads = logits.sub_(total[:, None]).exp_()
-        grads.scatter_add_(1, labels[:, None], grads.new_full((len(labels), 1), -1.0))
-        return losses, rms_norm_backward(self._head.backward(grads.to(hidden.dtype)), hidden, norm, eps)
+        return losses, rms_norm_backward(self._head.backward(logits.to(hidden.dtype)), hidden, norm, eps)
 
     def _mlp_and_output_backward(
         self,
@@ -185,7 +179,7 @@ class SessionNetwork:
         dx = layer.gate_up.backward(d_gate_up)
         x = rms_norm(middle, layer.base.post_norm, eps)
         factors.backward((at, "gate_up"), d_gate_up, x, pick(kept.shrunk["gate_up"]), dx, rows)
-        d_middle = grad + rms_norm_backward(dx, middle, layer.base.post_norm, eps)
+        d_middle = rms_norm_backward(dx, middle, layer.base.post_norm, eps, grad)
         d_mixed = layer.o.backward(d_middle)
         factors.backward((at, "o"), d_middle, mixed, pick(kept.shrunk["o"]), d_mixed, rows)
         return d_middle, d_mixed
@@ -203,14 +197,11 @@ class SessionNetwork:
         config, groups = self.config, live.all.groups
         q, k, v = live.of_all(kept.q), live.of_all(kept.k), live.of_all(kept.v)
         d_heads = q.new_empty(len(q), config.num_heads + 2 * config.num_kv_heads, config.head_dim)
-        parts = d_heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         dy = d_mixed.unflatten(-1, (-1, config.head_dim))
         for group, mask in zip(groups, trace.rows.masks(config.windows[layer.base.index], live.all), strict=True):
-            q_rows, k_rows, v_rows = group.take(q), group.take(k), group.take(v)
-            _, shares = attention(q_rows, k_rows, v_rows, mask, self._scale)
-            grads = attention_backward(group.take(dy), q_rows, k_rows, v_rows, shares, self._scale)
-            for part, g in zip(parts, grads, strict=True):
-                group.put(part, g)
+            heads = group.take(q), group.take(k), group.take(v)
+            _, shares = masked_attention(*heads, mask, self._scale)
+            group.put(d_heads, masked_attention_backward(group.take(dy), *heads, shares, self._scale))
         rotated = d_heads[:, : config.num_heads + config.num_kv_heads]
         rotated.copy_(apply_rope(rotated, cos, -sin))  # a rotation's transpose turns back
         return d_heads.flatten(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ from pss_engine.models import DenseAttention, ForwardBatch
 from pss_engine.writer.config import WriterConfig
 from pss_engine.writer.factor_math import FactorMath
 from pss_engine.writer.factors import FactorStack
-from pss_engine.writer.learner import Learner, SlotOptimizer
+from pss_engine.writer.learner import Learner, Outcome, SlotOptimizer
 from pss_engine.writer.lessons import Lesson
-from pss_engine.writer.network import SessionNetwork
+from pss_engine.writer.network import SessionNetwork, Trace
 from pss_engine.writer.update_rows import Prepared, UpdateRows, visibility
 
 OnStep = Callable[[Learner, str, int, float], None]
@@ -96,59 +97,79 @@ class Trainer:
     def _update(self, active: Sequence[Learner], on_step: OnStep) -> None:
         assert self._stack is not None
         self._prepare(active)
-        rows = UpdateRows(
-            [learner.slot for learner in active], [learner.prepared[learner.lesson] for learner in active]
-        )
         factors = FactorMath(self._stack, self._network.dtype)
         for learner in active:
             learner.optimizer = learner.optimizer or self._optimizer(learner)
-        positive, hinges = self._gradients(rows, factors, [learner.hinge_active for learner in active])
-        for learner, loss, is_active in zip(active, positive, hinges, strict=True):
+        outcomes = self._gradients(active, factors, whole=False) or self._gradients(active, factors, whole=True)
+        assert outcomes is not None
+        for learner, outcome in zip(active, outcomes, strict=True):
             assert learner.optimizer is not None
-            if not (loss == loss and abs(loss) < float("inf")):
-                learner.fail(f"the loss is {loss}")
+            if not (outcome.loss == outcome.loss and abs(outcome.loss) < float("inf")):
+                learner.fail(f"the loss is {outcome.loss}")
             elif not learner.optimizer.step(self._config.max_grad_norm):
                 learner.fail("the gradient is not finite")
             else:
                 phase, step = learner.phase.name, learner.step + 1
-                learner.advance(loss, is_active)
-                on_step(learner, phase, step, loss)
+                learner.advance(outcome)
+                on_step(learner, phase, step, outcome.loss)
 
-    def _gradients(
-        self, rows: UpdateRows, factors: FactorMath, guesses: Sequence[bool]
-    ) -> tuple[list[float], list[bool]]:
-        """Fill the stack's gradients; returns l(z+) of each session, and whether its hinge is active.
+    def _gradients(self, active: Sequence[Learner], factors: FactorMath, whole: bool) -> list[Outcome] | None:
+        """Fill the stack's gradients.
 
         The loss of a session is ``l(z+) + max(0, margin + l(z+) - l(z-))`` (PSS, equation 4), without z- just l(z+).
+        No token of z- adds less than 0 to l(z-), so that its first ones may show that the hinge is 0: most often as
+        many as in the last update, and a few more. None if they do not, with ``whole`` unset.
         """
-        network, lessons = self._network, rows.lessons
+        network, counters = self._network, self.counters
+        prepared = [learner.prepared[learner.lesson] for learner in active]
+        sizes = [len(each.lesson.negative) for each in prepared]
+        if not whole:
+            prepared = [
+                each.with_negative(learner.negative_tokens) for each, learner in zip(prepared, active, strict=True)
+            ]
+        rows = UpdateRows([learner.slot for learner in active], prepared)
+        counters.forward_rows += rows.all.num_rows
         trace = network.forward(rows, factors)
         nll, grads = network.losses(trace.hidden[rows.positive_index], rows.positive_labels, with_grad=True)
         assert grads is not None
-        positive = _means(nll, [len(lesson.positive) for lesson in lessons])
-        at = [i for i, lesson in enumerate(lessons) if lesson.negative]
-        hinges, expected = [False] * len(lessons), any(guess and lessons[i].negative for i, guess in enumerate(guesses))
+        outcomes = [Outcome(loss) for loss in _means(nll, [len(lesson.positive) for lesson in rows.lessons])]
+        # the logits of z- are needed again where its hinge is active: most often where it was
+        expected = any(learner.hinge_active and size for learner, size in zip(active, sizes, strict=True))
         against = None
-        if at:
-            # the logits of z- are needed again where its hinge is active: most often where it was
+        if any(sizes):
             hidden = trace.hidden[rows.negative_index]
             nll, against = network.losses(hidden, rows.negative_labels, with_grad=expected)
-            negative = _means(nll, [len(lessons[i].negative) for i in at])
-            for i, loss in zip(at, negative, strict=True):
-                hinges[i] = self._config.margin + positive[i] - loss > 0
+            values = iter(nll.tolist())
+            for outcome, lesson, size in zip(outcomes, rows.lessons, sizes, strict=True):
+                told = list(islice(values, len(lesson.negative)))
+                enough = _enough(told, (self._config.margin + outcome.loss) * size) if size else 0
+                if enough is None and len(told) < size:
+                    return None
+                outcome.hinge_active, outcome.negative_tokens = enough is None, enough or size
+        self._learn(rows, trace, outcomes, grads, against, factors)
+        return outcomes
+
+    def _learn(
+        self,
+        rows: UpdateRows,
+        trace: Trace,
+        outcomes: Sequence[Outcome],
+        grads: Tensor,
+        against: Tensor | None,
+        factors: FactorMath,
+    ) -> None:
+        """The way back; ``grads`` and ``against`` are the gradients of each l(z+) and, if they are known, l(z-)."""
+        lessons, hinges = rows.lessons, [outcome.hinge_active for outcome in outcomes]
         weights = [(1.0 + active) / len(lesson.positive) for lesson, active in zip(lessons, hinges, strict=True)]
         d_hidden = torch.zeros_like(trace.hidden)
         d_hidden.index_add_(0, rows.positive_index, grads * _spread(weights, [len(x.positive) for x in lessons], grads))
         if any(hinges):
             self._add_negative(rows, trace.hidden, hinges, against, d_hidden)
         live = rows.live(hinges)
-        network.backward(trace, live, live.of_told(d_hidden), factors)
-        counters = self.counters
-        counters.updates += len(lessons)
-        counters.active_hinges += sum(hinges)
-        counters.forward_rows += rows.all.num_rows
-        counters.backward_rows += live.all.num_rows
-        return positive, hinges
+        self._network.backward(trace, live, live.of_told(d_hidden), factors)
+        self.counters.updates += len(lessons)
+        self.counters.active_hinges += sum(hinges)
+        self.counters.backward_rows += live.all.num_rows
 
     def _add_negative(
         self, rows: UpdateRows, hidden: Tensor, hinges: Sequence[bool], grads: Tensor | None, d_hidden: Tensor
@@ -230,6 +251,11 @@ def _num_tokens(lesson: Lesson) -> int:
 def _means(values: Tensor, sizes: Sequence[int]) -> list[float]:
     means: list[float] = torch.stack([part.mean() for part in values.split(list(sizes))]).tolist()
     return means
+
+
+def _enough(values: Sequence[float], needed: float) -> int | None:
+    """How many of the first values have the sum that is needed; None if all have less."""
+    return next((i for i, total in enumerate(accumulate(values), start=1) if total >= needed), None)
 
 
 def _spread(weights: Sequence[float], sizes: Sequence[int], like: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -27,6 +27,15 @@ class Prepared:
     hidden: Tensor
     positions: Tensor
     masks: dict[int | None, Tensor]
+
+    def with_negative(self, num_tokens: int) -> Prepared:
+        """The same with the first tokens of the negative only; at least one."""
+        if num_tokens >= len(self.lesson.negative):
+            return self
+        lesson = replace(self.lesson, negative=self.lesson.negative[:num_tokens])
+        first = slice(lesson.num_rows)
+        masks = {window: mask[first, first] for window, mask in self.masks.items()}
+        return Prepared(lesson, self.hidden[first], self.positions[first], masks)
 
 
 def visibility(lesson: Lesson, window: int | None, device: torch.device) -> Tensor:
@@ -109,10 +118,8 @@ class LiveRows:
         self._all_live = list(lens) == update.all.lens
         self.all = update.all if self._all_live else RowSet(update.slots, lens, update.device)
         self.told = update.told if self._all_live else RowSet(update.slots, [len(rows) for rows in told], update.device)
-        self._index = update.all.index([range(size) for size in lens])
-        self._told_index = update.told.index(
-            [_places(every, rows) for every, rows in zip(update._told, told, strict=True)]
-        )
+        self._index = _first(update.all, lens)
+        self._told_index = _first(update.told, self.told.lens)
         self._told_of_all = self.all.index(told)
 
     def of_all(self, x: Tensor) -> Tensor:
@@ -126,6 +133,11 @@ class LiveRows:
     def spread(self, told: Tensor) -> Tensor:
         """Live told rows [told, C] among all live ones [all, C], the others zero."""
         return told.new_zeros(self.all.num_rows, told.shape[1]).index_copy_(0, self._told_of_all, told)
+
+
+def _first(rows: RowSet, lens: Sequence[int]) -> Tensor | slice:
+    """The first rows of each session; of one session a view."""
+    return slice(lens[0]) if len(lens) == 1 else rows.index([range(size) for size in lens])
 
 
 def _places(rows: Sequence[int], wanted: Sequence[int]) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import peft
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch.nn import functional as F
 from pss_engine.errors import CapacityError, ConfigError
 from pss_engine.writer import History, SessionTargets, Writer, WriterConfig, readout_messages
 from pss_engine.writer.factors import FactorStack
+from pss_engine.writer.learner import Learner
 from tests.tiny import FAMILIES, tiny_hf_model, tiny_model
 
 HISTORY = History.of(
@@ -128,3 +131,29 @@ def test_progress_covers_both_phases_to_their_end():
 def test_bad_settings_are_refused_by_name(field, value):
     with pytest.raises(ConfigError, match=field):
         WriterConfig(**{field: value})
+
+
+def written_with(monkeypatch, tried):
+    """A state of a long readout phase, and the counters, where ``tried`` says how many tokens of z- to look at."""
+    if tried is not None:
+        monkeypatch.setattr(Learner, "negative_tokens", property(lambda self: tried))
+    writer = Writer(tiny_model(), WriterConfig(**{**CONFIG.to_dict(), "readout_steps": 40}))
+    state = writer.write("s", HISTORY, TARGETS)
+    monkeypatch.undo()
+    return state, writer.counters
+
+
+def test_where_the_hinge_is_zero_the_first_tokens_of_the_negative_show_it_and_nothing_else_changes(monkeypatch):
+    everything, all_rows = written_with(monkeypatch, tried=sys.maxsize)
+    state, rows = written_with(monkeypatch, tried=None)
+    assert state.digest == everything.digest
+    assert rows.active_hinges == all_rows.active_hinges < rows.updates
+    assert rows.forward_rows < all_rows.forward_rows
+    assert rows.backward_rows == all_rows.backward_rows
+
+
+def test_too_few_tokens_of_the_negative_are_looked_at_again_in_full(monkeypatch):
+    everything, _ = written_with(monkeypatch, tried=sys.maxsize)
+    state, rows = written_with(monkeypatch, tried=1)
+    assert state.digest == everything.digest
+    assert rows.active_hinges > 0
