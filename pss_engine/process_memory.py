@@ -46,6 +46,13 @@ def reset_peak() -> bool:
     return True
 
 
+def give_back_freed() -> None:
+    """Return to the system what was used and freed since: of loading a small model or a state a good part of its size.
+    Nothing where the C library is not glibc, which keeps such memory."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
+
+
 def machine() -> Mapping[str, int]:
     """``total`` and ``available`` memory. On boards with unified memory (Jetson) the GPU takes from the same."""
     memory = table(PROC / "meminfo")

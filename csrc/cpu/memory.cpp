@@ -4,9 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 
 namespace pss {
 
@@ -17,12 +14,6 @@ void advise_huge_pages(void* address, int64_t bytes) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #else
   (void)address, (void)bytes;
-#endif
-}
-
-void release_free_memory() {
-#if defined(__GLIBC__)
-  malloc_trim(0);
 #endif
 }
 

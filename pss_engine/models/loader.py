@@ -16,12 +16,12 @@ from pss_engine.models.cache import CacheFolder, PackedCache, ReadyModel, cache_
 from pss_engine.models.checkpoint import Checkpoint, SafetensorsCheckpoint
 from pss_engine.models.config import ModelConfig
 from pss_engine.models.gguf import GGUFCheckpoint
-from pss_engine.models.memory import give_back_freed
 from pss_engine.models.packing import why_not_packed
 from pss_engine.models.rope import RotaryEmbedding
 from pss_engine.models.source import ModelSource, resolve
 from pss_engine.models.tokenizer import Tokenizer
 from pss_engine.models.transformer import Transformer
+from pss_engine.process_memory import give_back_freed
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_SESSION_LAYERS = 8

@@ -36,10 +36,3 @@ def _huge(num_bytes: int) -> Tensor:
     memory = block[first : first + num_bytes]
     advise_huge_pages(memory)
     return memory
-
-
-def give_back_freed() -> None:
-    """Return to the system what loading has used and freed: it is a good part of a small model's size."""
-    from pss_engine.ops.cpp import release_free_memory
-
-    release_free_memory()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import platform
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,18 @@ def test_kernel_tables_are_read_in_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(proc, "PROC", tmp_path / "none")
     assert proc.process() == {"rss": 0, "pss": 0, "files": 0, "peak": 0}
     assert not proc.reset_peak()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library gives memory back by itself")
+def test_what_was_freed_between_things_that_stay_goes_back():
+    c = ctypes.CDLL(None)
+    c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [c.malloc(2**16) for _ in range(1000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 2**16)
+    for block in blocks[:-1]:  # the last one keeps the heap from shrinking by itself
+        c.free(block)
+    before = proc.process()["rss"]
+    proc.give_back_freed()
+    assert proc.process()["rss"] < before - 2**25
+    c.free(blocks[-1])

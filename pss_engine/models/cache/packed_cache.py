@@ -25,11 +25,12 @@ from pss_engine.models.cache.network import network_of, parts_of
 from pss_engine.models.cache.source_digest import SourceDigests
 from pss_engine.models.cache.tensors import Damaged, read_tensors, write_tensors
 from pss_engine.models.config import ModelConfig
-from pss_engine.models.memory import WeightMemory, give_back_freed
+from pss_engine.models.memory import WeightMemory
 from pss_engine.models.source import ModelSource
 from pss_engine.models.tokenizer import Tokenizer
 from pss_engine.models.transformer import Transformer
 from pss_engine.ops.packed_weight import PackedWeight
+from pss_engine.process_memory import give_back_freed
 
 INFO, WEIGHTS, TOKENIZER = "model.json", "weights.safetensors", "tokenizer"
 PROBE = "Rerun  the previous configuration,\n\tplease: ünïcode 你好 12345 <|im_end|></s>"
