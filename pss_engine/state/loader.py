@@ -6,8 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from pss_engine.process_memory import give_back_freed
-
 
 class Loader:
     """Runs jobs one after the other, in the order they came, in a daemon thread that the first one starts.
@@ -49,5 +47,3 @@ class Loader:
                 job = self._jobs.popleft()
             job()
             del job
-            if not self._jobs:
-                give_back_freed()  # reading a state takes several times what is kept of it

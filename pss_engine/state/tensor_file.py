@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +17,22 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES = 1 << 20
 
-_ITEM_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+_DTYPES = {
+    "F64": (8, "float64"), "F32": (4, "float32"), "F16": (2, "float16"), "BF16": (2, "bfloat16"),
+    "F8_E4M3": (1, "float8_e4m3fn"), "F8_E5M2": (1, "float8_e5m2"),
+    "I64": (8, "int64"), "I32": (4, "int32"), "I16": (2, "int16"), "I8": (1, "int8"),
+    "U64": (8, "uint64"), "U32": (4, "uint32"), "U16": (2, "uint16"), "U8": (1, "uint8"), "BOOL": (1, "bool"),
 }  # fmt: skip
+"""Names of safetensors: bytes of an element, name in torch."""
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor as the header declares it: safetensors dtype name, shape, size in bytes."""
+    """One tensor as the header declares it: safetensors dtype name, shape, where its bytes begin, how many they are."""
 
     dtype: str
     shape: tuple[int, ...]
+    begin: int
     num_bytes: int
 
 
@@ -64,17 +69,24 @@ class TensorFile:
         self._file.close()
 
     def load(self) -> dict[str, torch.Tensor]:
-        """All tensors on the CPU, by name."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load
+        """All tensors on the CPU, by name: views of one piece of memory, which goes back to the system with them."""
+        import torch
 
-        data = self._head + self._file.read(self._size - len(self._head))
-        if len(data) != self._size:
-            raise StateFormatError(f"{self._path}: truncated: {len(data)} bytes read, {self._size} expected")
-        try:
-            return load(data)
-        except SafetensorError as error:
-            raise StateFormatError(f"{self._path}: not a valid safetensors file: {error}") from None
+        dtypes = {name: getattr(torch, kind) for name, (_, kind) in _DTYPES.items()}
+        size = self._size - len(self._head)
+        memory = mmap.mmap(-1, max(1, size))
+        found = self._file.readinto(memoryview(memory)[:size])  # type: ignore[attr-defined]
+        if found != size:
+            raise StateFormatError(
+                f"{self._path}: truncated: {len(self._head) + found} bytes read, {self._size} expected"
+            )
+        data = torch.frombuffer(memory, dtype=torch.uint8)
+        tensors = {}
+        for name, entry in self.entries.items():
+            part = data[entry.begin : entry.begin + entry.num_bytes]
+            aligned = part if entry.begin % _DTYPES[entry.dtype][0] == 0 else part.clone()
+            tensors[name] = aligned.view(dtypes[entry.dtype]).view(entry.shape)
+        return tensors
 
     def _read_head(self) -> bytes:
         start = self._file.read(8)
@@ -97,9 +109,8 @@ def _parse_header(header: bytes, data_bytes: int, where: str) -> dict[str, Tenso
     for name, raw in parse_json(header, f"{where}: header").items():
         if name == "__metadata__":
             continue
-        entry, begin, end = _parse_entry(raw, f"{where}: {name}")
-        entries[name] = entry
-        spans.append((begin, end, name))
+        entry = entries[name] = _parse_entry(raw, f"{where}: {name}")
+        spans.append((entry.begin, entry.begin + entry.num_bytes, name))
     reached = 0
     for begin, end, name in sorted(spans):
         if begin != reached:
@@ -113,22 +124,22 @@ def _parse_header(header: bytes, data_bytes: int, where: str) -> dict[str, Tenso
     return entries
 
 
-def _parse_entry(raw: object, where: str) -> tuple[TensorEntry, int, int]:
+def _parse_entry(raw: object, where: str) -> TensorEntry:
     if not isinstance(raw, dict) or not {"dtype", "shape", "data_offsets"} <= set(raw):
         raise StateFormatError(f"{where}: header entry needs dtype, shape and data_offsets")
     dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _ITEM_BYTES:
-        raise StateFormatError(f"{where}: dtype {dtype!r:.40} is unknown; choices: {', '.join(_ITEM_BYTES)}")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise StateFormatError(f"{where}: dtype {dtype!r:.40} is unknown; choices: {', '.join(_DTYPES)}")
     if not _is_naturals(shape) or not _is_naturals(offsets) or len(offsets) != 2:
         raise StateFormatError(f"{where}: shape and data_offsets must be lists of non-negative integers")
-    num_bytes = _ITEM_BYTES[dtype]
+    num_bytes, _ = _DTYPES[dtype]
     for size in shape:
         num_bytes *= size
     if offsets[1] - offsets[0] != num_bytes:
         raise StateFormatError(
             f"{where}: {dtype} of shape {shape} takes {num_bytes} bytes, the header gives it {offsets[1] - offsets[0]}"
         )
-    return TensorEntry(dtype, tuple(shape), num_bytes), offsets[0], offsets[1]
+    return TensorEntry(dtype, tuple(shape), offsets[0], num_bytes)
 
 
 def _is_naturals(value: object) -> bool:

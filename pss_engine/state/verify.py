@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,7 +50,7 @@ def verify(
                 raise StateFormatError(
                     f"{where}: tensor {tensor_name(*key, side)} is {tensor.dtype}, {dtype} is needed"
                 )
-            if not bool(torch.isfinite(tensor).all()):
+            if not _is_finite(tensor):
                 num_bad = int((~torch.isfinite(tensor)).sum())
                 raise StateFormatError(
                     f"{where}: tensor {tensor_name(*key, side)} has {num_bad} numbers that are not finite, 0 allowed"
@@ -64,6 +65,11 @@ def check_topology(state: SessionState, shape: StateShape | None, max_rank: int 
             shape.check_factors(where, key, pair.a.shape, pair.b.shape)
         if max_rank is not None and pair.rank > max_rank:
             raise StateFormatError(f"{where}: rank {pair.rank} is over max_rank {max_rank}")
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all numbers are. Where one is NaN so are the least and the greatest, which take a tenth of the time."""
+    return not tensor.numel() or all(math.isfinite(bound) for bound in tensor.aminmax())
 
 
 def _check_origin(where: str, what: str, recorded: str | None, wanted: str | None) -> None:

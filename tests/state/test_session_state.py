@@ -112,6 +112,17 @@ def test_numbers_that_are_not_finite_are_named(value):
         verify(state)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_one_number_among_many_is_found_wherever_it_stands(dtype, value):
+    for at in range(0, 150, 7):
+        a = torch.linspace(-60000, 60000, 150).to(dtype)
+        a[at] = value
+        state = SessionState.from_tensors("s", {(2, "q_proj"): (a[None], torch.zeros(8, 1, dtype=dtype))}, 1.0)
+        with pytest.raises(StateFormatError, match="has 1 numbers"):
+            verify(state)
+
+
 @pytest.mark.parametrize(
     ("limits", "match"),
     [

@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from pss_engine.errors import StateFormatError
-from pss_engine.state.tensor_file import MAX_HEADER_BYTES, TensorEntry, TensorFile
+from pss_engine.state.tensor_file import _DTYPES, MAX_HEADER_BYTES, TensorEntry, TensorFile
 
+DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.uint8,
+)
 GOOD = save({"a": torch.arange(6, dtype=torch.float32).view(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)})
 
 
@@ -38,8 +48,23 @@ def test_entries_and_tensors(tmp_path):
     path = tmp_path / "x.safetensors"
     path.write_bytes(GOOD)
     with TensorFile(path) as file:
-        assert file.entries == {"a": TensorEntry("F32", (2, 3), 24), "b": TensorEntry("BF16", (4,), 8)}
+        assert file.entries == {"a": TensorEntry("F32", (2, 3), 0, 24), "b": TensorEntry("BF16", (4,), 24, 8)}
         assert file.load()["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bool, torch.uint16, torch.float8_e4m3fn], ids=str)
+def test_tensors_of_any_dtype_may_begin_at_any_byte(tmp_path, dtype):
+    values = (torch.arange(5) % 2).to(dtype)
+    kind = next(name for name, (_, known) in _DTYPES.items() if getattr(torch, known) == dtype)
+    end = 3 + values.nbytes
+    header = {"a": entry((3,), (0, 3), "I8"), "b": entry((5,), (3, end), kind), "c": entry((0, 4), (end, end), kind)}
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(with_header(header, b"\1\2\3" + values.view(torch.uint8).numpy().tobytes()))
+    with TensorFile(path) as file:
+        found = file.load()
+    assert found["a"].tolist() == [1, 2, 3]
+    assert (found["b"].dtype, found["b"].tolist()) == (dtype, values.tolist())
+    assert found["c"].shape == (0, 4)
 
 
 @pytest.mark.parametrize(
