@@ -4,6 +4,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cpu/arena.h"
@@ -47,20 +48,20 @@ class Walk {
 
   // A layer leaves what it adds last in `out`; the next one begins with that, finish() ends with it. So what is done to
   // a row between two products is one loop.
-  void layer(const DecoderLayer& layer, bool is_first) {
-    const int64_t h = shape_.hidden_size, q = shape_.num_heads * shape_.head_dim, inter = shape_.intermediate_size;
-    project(layer.qkv, b_.x, h, b_.qkv, [&](int64_t t) {
+  void layer(const DecoderLayer& layer, bool is_first, const DecoderLayer* next) {
+    const int64_t inter = shape_.intermediate_size;
+    project(layer.qkv, &layer.o, b_.x, b_.qkv, [&](int64_t t) {
       if (!is_first) add(t);
       norm(layer.input_norm, t);
     });
     rotate_and_store(layer);
     attend(layer);
-    project(layer.o, b_.mixed, q, b_.out, [](int64_t) {});
-    project(layer.gate_up, b_.x, h, b_.gate_up, [&](int64_t t) {
+    project(layer.o, &layer.gate_up, b_.mixed, b_.out, Nothing{});
+    project(layer.gate_up, &layer.down, b_.x, b_.gate_up, [&](int64_t t) {
       add(t);
       norm(layer.post_norm, t);
     });
-    project(layer.down, b_.x, inter, b_.out, [&](int64_t t) {
+    project(layer.down, next ? &next->qkv : nullptr, b_.x, b_.out, [&](int64_t t) {
       silu_mul({b_.x, b_.gate_up, step_.num_tokens, inter, 2 * inter, DType::f32}, t);
     });
   }
@@ -70,6 +71,11 @@ class Walk {
   }
 
  private:
+  // Rows that are there already.
+  struct Nothing {
+    void operator()(int64_t) const {}
+  };
+
   template <class F>
   void rows(const F& run) { team_.for_each(step_.num_tokens, run); }
 
@@ -84,20 +90,23 @@ class Walk {
     for (int64_t i = 0; i < shape_.hidden_size; ++i) hidden[i] += out[i];
   }
 
-  // y [T, out] = x [T, in] W^T + bias, and what the rows' states add to it; prepare(t) makes row t of x first.
+  Linear linear_of(const Projection& projection, const ProjectionPart& part, const float* x, float* y) const {
+    return {y, x, part.packed, part.bias, step_.num_tokens, projection.in_features, part.out_features,
+            projection.out_features, projection.in_features, part.format,
+            shape_.int8_rows && part.format > WeightFormat::f16};
+  }
+
+  // y [T, out] = x [T, in] W^T + bias, and what the rows' states add to it; prepare(t) makes row t of x first. The
+  // threads that have to wait meanwhile fetch what they begin the next projection with.
   template <class Prepare>
-  void project(const Projection& projection, const float* x, int64_t in_features, float* y, const Prepare& prepare) {
+  void project(const Projection& projection, const Projection* next, const float* x, float* y, const Prepare& prepare) {
     const bool has_states = num_lows(projection) > 0;
-    const auto op_of = [&](const ProjectionPart& part, int64_t offset) {
-      return Linear{y + offset, x, part.packed, part.bias, step_.num_tokens, in_features, part.out_features,
-                    projection.out_features, in_features, part.format,
-                    shape_.int8_rows && part.format > WeightFormat::f16};
-    };
+    const int64_t in_features = projection.in_features;
     int64_t offset = 0;
     for (const ProjectionPart& part : projection.parts) {
-      const LinearPlan plan(op_of(part, offset), team_.threads(), b_.packed);
+      const LinearPlan plan(linear_of(projection, part, x, y + offset), team_.threads(), b_.packed);
       const bool by_rows = plan.num_packs() == step_.num_tokens;
-      if (offset == 0)
+      if (offset == 0 && (by_rows || !std::is_same_v<Prepare, Nothing>))
         rows([&](int64_t t) {
           prepare(t);
           if (by_rows) plan.pack(t);
@@ -106,6 +115,10 @@ class Walk {
         team_.for_each(plan.num_packs(), [&](int64_t i) { plan.pack(i); });
       const bool shrinks = has_states && offset == 0;  // beside the first part, whose pieces need the same rows
       const int64_t num_shrinks = shrinks ? num_lows(projection) : 0;
+      if (next) {
+        const Linear op = linear_of(*next, next->parts[0], nullptr, nullptr);
+        LinearPlan(op, team_.threads(), nullptr).announce(team_);
+      }
       team_.for_each(num_shrinks + plan.num_pieces(), [&](int64_t i) {
         if (i >= num_shrinks) return plan.run(i - num_shrinks);
         const LoraBgmv op = lora_of(projection, i, x, in_features, y);
@@ -214,7 +227,7 @@ int64_t Decoder::run(const DecoderStep& step, int64_t first, int64_t last) const
   const Buffers buffers(shape_, step.num_tokens, low_floats);
   with_team(threads, [&](Team& team) {
     Walk walk(shape_, step, buffers, runs, plans, team);
-    for (int64_t l = first; l < last; ++l) walk.layer(layers_[l], l == first);
+    for (int64_t l = first; l < last; ++l) walk.layer(layers_[l], l == first, l + 1 < last ? &layers_[l + 1] : nullptr);
     walk.finish();
   });
   return num_slices;

@@ -66,6 +66,10 @@ void LinearPlan::run(int64_t piece) const {
                                scratch<Dequantized>(PSS_SELECT_ISA(linear_scratch)()));
 }
 
+void LinearPlan::announce(Team& team) const {
+  team.expect(op_.packed, step_ * PSS_SELECT_ISA(linear_panel_bytes)(op_), num_panels_ / step_);
+}
+
 void linear(const Linear& whole) {
   const int64_t row_block = PSS_SELECT_ISA(linear_row_block)(), row_words = PSS_SELECT_ISA(linear_row_words)(whole);
   const int64_t max_rows = std::max(row_block, kMaxPacked / row_words / row_block * row_block);

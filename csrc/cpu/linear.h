@@ -5,6 +5,8 @@
 
 namespace pss {
 
+class Team;
+
 // y[t, n] = sum_k x[t, k] W[n, k] + bias[n], W packed in panels of 16 columns, the last one padded. Strides count floats;
 // rows of x and y are contiguous.
 struct Linear {
@@ -35,6 +37,8 @@ class LinearPlan {
   void pack(int64_t i) const;
   int64_t num_pieces() const { return ranges_ * blocks_; }
   void run(int64_t piece) const;
+  // Tells a team that it will come to these pieces.
+  void announce(Team& team) const;
 
  private:
   Linear op_;

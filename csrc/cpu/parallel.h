@@ -54,39 +54,72 @@ void for_each_piece(int64_t pieces, int threads, const F& run) {
   for (int64_t piece = 0; piece < pieces; ++piece) run(piece);
 }
 
-// Threads that go through the same loops one after another in a single parallel region: between two loops they wait a
-// little while awake, since most loops of a decoding step are shorter than waking a thread takes, and then give way.
+// One thread of a team whose threads go through the same loops one after another in a single parallel region: between
+// two loops they wait a little while awake, since most loops of a decoding step are shorter than waking a thread takes,
+// and then give way.
 class Team {
  public:
-  explicit Team(int threads) : threads_(threads) {}
+  // What the threads of a team have in common.
+  struct Shared {
+    explicit Shared(int num_threads) : threads(num_threads) {}
 
-  int threads() const { return threads_; }
+    const int threads;
+    alignas(64) std::atomic<int64_t> taken{0};
+    alignas(64) std::atomic<int> arrived{0};
+    alignas(64) std::atomic<int64_t> loop{0};
+  };
 
-  // Calls run(piece) for each piece, the next one to whoever is free; all are done when it returns. Every thread of the
-  // team calls it with the same number of pieces.
+  Team(Shared& shared, int thread) : shared_(shared), thread_(thread) {}
+
+  int threads() const { return shared_.threads; }
+  int thread() const { return thread_; }
+
+  // Calls run(piece) for each piece: each thread begins with that of its number, and the next one goes to whoever is
+  // free. All are done when it returns. Every thread of the team calls it with the same number of pieces.
   template <class F>
   void for_each(int64_t pieces, const F& run) {
-    if (threads_ == 1) {
+    if (threads() == 1) {
       for (int64_t piece = 0; piece < pieces; ++piece) run(piece);
       return;
     }
-    for (int64_t piece; (piece = next_.fetch_add(1, std::memory_order_relaxed)) < pieces;) run(piece);
+    for (int64_t piece = thread_; piece < pieces;
+         piece = threads() + shared_.taken.fetch_add(1, std::memory_order_relaxed))
+      run(piece);
     wait();
   }
 
+  // What the threads read in a loop to come, piece after piece: each fetches those that it is likely to take into its
+  // second-level cache while it has to wait.
+  void expect(const void* pieces, int64_t piece_bytes, int64_t num_pieces) {
+    next_ = static_cast<const char*>(pieces) + thread_ * piece_bytes;
+    piece_end_ = next_ + piece_bytes;
+    piece_bytes_ = piece_bytes;
+    left_ = std::min(kExpected, (num_pieces - thread_ + threads() - 1) / threads() * piece_bytes);
+  }
+
  private:
-  static constexpr int kAwake = 4000;
+  static constexpr int kAwake = 4000, kLine = 64;
+  static constexpr int64_t kExpected = 128 << 10;  // half of a small second-level cache
+
+  void fetch_line() {
+    __builtin_prefetch(next_, 0, 2);
+    left_ -= kLine;
+    if ((next_ += kLine) < piece_end_) return;
+    next_ = piece_end_ + (threads() - 1) * piece_bytes_;
+    piece_end_ = next_ + piece_bytes_;
+  }
 
   void wait() {
-    const int64_t loop = loop_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-      next_.store(0, std::memory_order_relaxed);
-      arrived_.store(0, std::memory_order_relaxed);
-      loop_.store(loop + 1, std::memory_order_release);
+    const int64_t loop = shared_.loop.load(std::memory_order_relaxed);
+    if (shared_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == threads()) {
+      shared_.taken.store(0, std::memory_order_relaxed);
+      shared_.arrived.store(0, std::memory_order_relaxed);
+      shared_.loop.store(loop + 1, std::memory_order_release);
       return;
     }
-    for (int turns = 0; loop_.load(std::memory_order_acquire) == loop; ++turns) {
+    for (int turns = 0; shared_.loop.load(std::memory_order_acquire) == loop; ++turns) {
       if (turns >= kAwake) std::this_thread::yield();
+      else if (left_ > 0) fetch_line();
 #if defined(__x86_64__)
       else __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -95,23 +128,27 @@ class Team {
     }
   }
 
-  const int threads_;
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<int64_t> loop_{0};
+  Shared& shared_;
+  const int thread_;
+  const char *next_ = nullptr, *piece_end_ = nullptr;
+  int64_t piece_bytes_ = 0, left_ = 0;
 };
 
-// Calls run(team) on every thread of a team.
+// Calls run(team) on every thread of a team, each with its own.
 template <class F>
 void with_team(int threads, const F& run) {
-  Team team(threads);
+  Team::Shared shared(threads);
 #ifdef _OPENMP
   if (threads > 1) {
 #pragma omp parallel num_threads(threads)
-    run(team);
+    {
+      Team team(shared, omp_get_thread_num());
+      run(team);
+    }
     return;
   }
 #endif
+  Team team(shared, 0);
   run(team);
 }
 

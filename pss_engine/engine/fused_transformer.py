@@ -53,6 +53,7 @@ class FusedTransformer:
         )
         layers = [self._layer(layer, cache, slots) for layer in transformer.layers]
         self._layers = DecoderLayers(shape, layers, transformer.lm_head.int8_rows)
+        self._turned: Tensor | None = None
 
     def shared(self, batch: ForwardBatch) -> Tensor:
         """Embedding and shared layers; returns the hidden state at the cut [T, H]."""
@@ -69,7 +70,9 @@ class FusedTransformer:
     def _run(self, layers: range, hidden: Tensor, batch: ForwardBatch, slot_ids: Tensor | None) -> Tensor:
         attention = batch.attention
         assert isinstance(attention, PagedAttention)
-        cos, sin = self._transformer.rope(batch.positions)
+        if batch.positions is not self._turned:  # both sides of the cut have the same, most often
+            self._turned, self._angles = batch.positions, self._transformer.rope(batch.positions)
+        cos, sin = self._angles
         self._counters.num_adapter_calls += self._layers.run(
             hidden,
             cos,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pss_engine.engine.adapters import StateAdapters
-from pss_engine.engine.attention import PagedAttention
+from pss_engine.engine.attention import PagedAttention, StepRows
 from pss_engine.engine.cuda_graphs import num_compiled_kernels
 from pss_engine.engine.fused_transformer import FusedTransformer
 from pss_engine.engine.graph_runner import GraphRunner
@@ -77,42 +77,43 @@ class ModelRunner:
 
     def _run_eagerly(self, chunks: Sequence[Chunk], slots: Sequence[int]) -> Tensor:
         spans = [Span(c, c.sequence.num_stored, c.sequence.num_stored + c.num_tokens) for c in chunks]
-        positions = self._positions(spans)
-        batch = self._batch(spans, positions, self._attention(SESSION, spans))
+        rows = self._rows(spans)
+        hidden = self._hidden(spans, rows)
+        batch = self._batch(rows.positions[:0], rows, self._attention(SESSION, spans, rows))
         batch = replace(batch, adapters=self._adapters(chunks, slots), logit_rows=self._logit_rows(chunks))
-        return self._network.session(batch, self._hidden(spans, positions))
+        return self._network.session(batch, hidden)
 
     @property
     def _network(self) -> Transformer | FusedTransformer:
         return self._fused or self._model.transformer
 
-    def _hidden(self, spans: Sequence[Span], positions: Tensor) -> Tensor:
+    def _hidden(self, spans: Sequence[Span], rows: StepRows) -> Tensor:
         """The hidden state at the cut [T, H]: run through the shared layers, or cached with their blocks."""
         fresh = [Span(s.chunk, max(s.start, s.chunk.sequence.num_shared), s.end) for s in spans]
         fresh = [span for span in fresh if span.start < span.end]
         cached = self._cache.hidden.flatten(0, 1)
         if fresh:
-            at = self._positions(fresh)
-            attention = self._attention(SHARED, fresh)
-            hidden = self._network.shared(self._batch(fresh, at, attention))
+            num_fresh = sum(span.end - span.start for span in fresh)
+            of_fresh = rows if num_fresh == len(rows.positions) else self._rows(fresh)
+            attention = self._attention(SHARED, fresh, of_fresh)
+            token_ids = torch.tensor([token for span in fresh for token in span.token_ids], device=self._model.device)
+            hidden = self._network.shared(self._batch(token_ids, of_fresh, attention))
             cached[attention.kv_rows] = hidden
-            self._counters.num_shared_tokens += len(hidden)
-            if len(hidden) == len(positions):
+            self._counters.num_shared_tokens += num_fresh
+            if of_fresh is rows:
                 return hidden
-        return cached[self._attention(SHARED, spans).kv_rows]
+        return cached[self._attention(SHARED, spans, rows).kv_rows]
 
-    def _positions(self, spans: Sequence[Span]) -> Tensor:
-        return torch.tensor([at for span in spans for at in range(span.start, span.end)], device=self._model.device)
+    def _rows(self, spans: Sequence[Span]) -> StepRows:
+        return StepRows([(span.start, span.end) for span in spans], self._model.device)
 
-    def _batch(self, spans: Sequence[Span], positions: Tensor, attention: PagedAttention) -> ForwardBatch:
-        token_ids = torch.tensor([token for span in spans for token in span.token_ids], device=self._model.device)
-        return ForwardBatch(token_ids, positions, attention, adapters=None, logit_rows=positions[:0])
+    def _batch(self, token_ids: Tensor, rows: StepRows, attention: PagedAttention) -> ForwardBatch:
+        return ForwardBatch(token_ids, rows.positions, attention, adapters=None, logit_rows=rows.positions[:0])
 
-    def _attention(self, group: str, spans: Sequence[Span]) -> PagedAttention:
+    def _attention(self, group: str, spans: Sequence[Span], rows: StepRows) -> PagedAttention:
         config = self._model.config
         tables = [span.chunk.sequence.kv.tables[group] for span in spans]
-        bounds = [(span.start, span.end) for span in spans]
-        return PagedAttention.of(self._cache, tables, bounds, self._model.device, config.head_dim**-0.5, config.windows)
+        return PagedAttention.of(self._cache, tables, rows, config.head_dim**-0.5, config.windows)
 
     def _logit_rows(self, chunks: Sequence[Chunk]) -> Tensor:
         rows: list[int] = []

@@ -33,11 +33,11 @@ class ForwardBatch:
     """T packed tokens of B rows.
 
     Attributes:
-        token_ids: [T] int64.
+        token_ids: [T] int64; read below the cut only.
         positions: [T] int64, position of each token in its own sequence.
         attention: see :class:`Attention`.
         adapters: see :class:`Adapters`; None where no row has a state.
-        logit_rows: [R] int64, the tokens whose logits are wanted.
+        logit_rows: [R] int64, the tokens whose logits are wanted; read above the cut only.
     """
 
     token_ids: Tensor

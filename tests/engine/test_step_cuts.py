@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pss_engine.engine.attention import PagedAttention
+from pss_engine.engine.attention import PagedAttention, StepRows
 from pss_engine.kv import SESSION, SHARED, KVCache, KVGeometry
 from pss_engine.models import ForwardBatch, LoadedModel
 from pss_engine.ops import lora_bgmv
@@ -80,8 +80,7 @@ class Rows:
         attention = PagedAttention.of(
             self._cache,
             [self._tables[row] for row, _ in parts],
-            bounds,
-            positions.device,
+            StepRows(bounds, positions.device),
             config.head_dim**-0.5,
             config.windows,
         )
