@@ -19,6 +19,7 @@ from bench.timing import paired_seconds, quantiles
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "peft", "numpy", "triton")
+MULTIPLY_ADD_ROUNDS = 1_000_000
 BANDWIDTH_BYTES = 256 * 1024 * 1024
 
 
@@ -95,31 +96,53 @@ def _told(argument: str) -> str:
     return os.path.relpath(path, ROOT) if near else f".../{path.name}"
 
 
-def read_gbps(kind: str) -> float:
-    """Memory bandwidth in GB/s, as what reads 256 MiB fastest has it: the limit of whatever streams weights.
+class MemoryRead:
+    """Reads 256 MiB, to be timed beside what streams weights: its limit, which another process may halve meanwhile.
 
-    On the CPU our own reading loop or torch's sum, on huge pages where there are any, as weights are.
+    On the CPU our own reading loop or torch's sum, whichever is faster, on huge pages where there are any, as weights
+    are.
     """
+
+    def __init__(self, kind: str) -> None:
+        import torch
+
+        from pss_engine.errors import BackendUnavailable
+        from pss_engine.models.memory import WeightMemory
+        from pss_engine.ops.extension import load_extension
+
+        reads: dict[str, Callable[[], object]] = {}
+        if kind == "cuda":
+            reads["sum"] = torch.ones(BANDWIDTH_BYTES // 4, device=kind).sum
+        else:
+            try:
+                read, threads = load_extension().read_memory, torch.get_num_threads()
+                block = WeightMemory().take(BANDWIDTH_BYTES).view(torch.float32).fill_(1.0)
+                reads["loop"] = lambda: read(block.data_ptr(), block.numel(), threads)
+            except BackendUnavailable:
+                block = torch.ones(BANDWIDTH_BYTES // 4)
+            reads["sum"] = block.sum
+        synchronize = torch.cuda.synchronize if kind == "cuda" else lambda: None
+        seconds = paired_seconds(reads, 7, warmup=2, synchronize=synchronize)
+        self._read = reads[min(reads, key=lambda name: quantiles(seconds[name])[1])]
+
+    def __call__(self) -> None:
+        self._read()
+
+    @staticmethod
+    def gbps(seconds: Sequence[float]) -> float:
+        """Of calls that took so long, the median."""
+        return BANDWIDTH_BYTES / quantiles(seconds)[1] / 1e9
+
+
+def peak_gflops() -> float:
+    """GFLOP/s of float multiply-adds in registers on all threads that torch uses."""
     import torch
 
-    from pss_engine.errors import BackendUnavailable
-    from pss_engine.models.memory import WeightMemory
     from pss_engine.ops.extension import load_extension
 
-    reads: dict[str, Callable[[], object]] = {}
-    if kind == "cuda":
-        reads["sum"] = torch.ones(BANDWIDTH_BYTES // 4, device=kind).sum
-    else:
-        try:
-            read, threads = load_extension().read_memory, torch.get_num_threads()
-            block = WeightMemory().take(BANDWIDTH_BYTES).view(torch.float32).fill_(1.0)
-            reads["loop"] = lambda: read(block.data_ptr(), block.numel(), threads)
-        except BackendUnavailable:
-            block = torch.ones(BANDWIDTH_BYTES // 4)
-        reads["sum"] = block.sum
-    synchronize = torch.cuda.synchronize if kind == "cuda" else lambda: None
-    seconds = paired_seconds(reads, 7, warmup=2, synchronize=synchronize)
-    return BANDWIDTH_BYTES / min(quantiles(samples)[1] for samples in seconds.values()) / 1e9
+    run, threads = load_extension().run_multiply_adds, torch.get_num_threads()
+    seconds = paired_seconds({"peak": lambda: run(MULTIPLY_ADD_ROUNDS, threads)}, 7, warmup=2)["peak"]
+    return 2 * int(run(1, threads)) * MULTIPLY_ADD_ROUNDS / quantiles(seconds)[1] / 1e9
 
 
 def _processor() -> str:

@@ -9,7 +9,7 @@ from itertools import cycle, islice, product
 import torch
 from torch import Tensor
 
-from bench.environment import read_gbps
+from bench.environment import MemoryRead
 from bench.rows import Measurement
 from bench.suites import Options
 from bench.timing import paired_seconds, quantiles
@@ -114,17 +114,18 @@ def sample(case: Case, backend: str, sets: Iterator[tuple[Tensor, Tensor]]) -> C
 def run(options: Options) -> Iterator[Measurement]:
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for device in devices:
-        limit_gbps = read_gbps(device)
+        memory = MemoryRead(device)
         for case, params in _cases(options, device):
             backends = lora_bgmv.backends(device)
             checked = {backend: check(case, backend) for backend in backends}
             # One cycle for all backends, so that none finds in the cache what another has just read.
             sets = cycle(case.sets)
             seconds = paired_seconds(
-                {backend: sample(case, backend, sets) for backend in backends},
+                {**{backend: sample(case, backend, sets) for backend in backends}, "memory": memory},
                 5 if options.quick else 15,
                 synchronize=torch.cuda.synchronize if device == "cuda" else lambda: None,
             )
+            limit_gbps = memory.gbps(seconds["memory"])
             for backend in backends:
                 samples = [s / case.num_calls for s in seconds[backend]]
                 yield Measurement(

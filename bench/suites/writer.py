@@ -7,15 +7,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
+from bench.environment import peak_gflops
 from bench.peers import find_peer
 from bench.rows import Measurement
 from bench.suites import MODEL, Options
 from pss_engine.demo import load_demo
 from pss_engine.models import LoadedModel, load_model
 from pss_engine.models.source import resolve
+from pss_engine.ops import PackedWeight, Products, linear, products
 from pss_engine.writer import History, SessionTargets, WriteJob, Writer, WriterConfig, readout_messages
 from pss_engine.writer.factors import FactorStack
 from pss_engine.writer.objectives import said
@@ -30,10 +35,12 @@ NOT_COMPARED = "a cost of ours alone; its losses are those of write_state"
 
 @dataclass
 class Trace:
-    """What one write did: (loss, seconds) of each update by phase, and the seconds of the whole."""
+    """What one write did: (loss, seconds) of each update by phase, the seconds of the whole, and its multiply-adds,
+    where they were counted."""
 
     updates: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
     seconds: float = 0.0
+    multiply_adds: int = 0
 
     @classmethod
     def of(cls, write: Callable[[Callable[[str, float], None]], object]) -> Trace:
@@ -64,11 +71,14 @@ class Task:
 
     def ours(self) -> Trace:
         writer = Writer(self.model, self.config)
-        return Trace.of(
-            lambda on_step: writer.write(
-                "bench", self.history, self.targets, lambda phase, _done, _total, loss: on_step(phase, loss)
+        with counted_multiply_adds() as found:
+            trace = Trace.of(
+                lambda on_step: writer.write(
+                    "bench", self.history, self.targets, lambda phase, _done, _total, loss: on_step(phase, loss)
+                )
             )
-        )
+        trace.multiply_adds = found[0]
+        return trace
 
     def peft(self, peer: Any, base: Any) -> Trace:
         """``peer``: bench.peers.peft_writer; ``base``: the model it loaded."""
@@ -82,6 +92,27 @@ class Task:
         return Trace.of(
             lambda on_step: peer.write(base, layers, config, chunks, prompt, positive, negative, initial_a, on_step)
         )
+
+
+@contextmanager
+def counted_multiply_adds() -> Iterator[list[int]]:
+    """Of all matrix products meanwhile, as one number: those of the base and those of factors, not attention."""
+    found = [0]
+    checks = linear.check, products.check
+
+    def of_linear(x: Tensor, weight: PackedWeight, *rest: Any) -> None:
+        found[0] += len(x) * weight.in_features * weight.out_features
+        checks[0](x, weight, *rest)
+
+    def of_products(wanted: Products) -> None:
+        found[0] += sum(left.shape[0] * left.shape[1] * right.shape[1] for _, left, right, _, _ in wanted)
+        checks[1](wanted)
+
+    linear.check, products.check = of_linear, of_products
+    try:
+        yield found
+    finally:
+        linear.check, products.check = checks
 
 
 def check(ours: Trace, other: Trace) -> bool | str:
@@ -105,6 +136,7 @@ def run(options: Options) -> Iterator[Measurement]:
 
 def _one(task: Task, peer: Any, base: Any) -> Iterator[Measurement]:
     """The paper's settings, one session: the whole write, and its updates."""
+    peak = peak_gflops()
     traces = {"pss_engine": task.ours()}
     if peer is not None:
         traces[peer.NAME] = task.peft(peer, base)
@@ -118,7 +150,9 @@ def _one(task: Task, peer: Any, base: Any) -> Iterator[Measurement]:
         "loss_tolerance_nats": MAX_LOSS_DIFFERENCE,
     }
     for name, trace in traces.items():
-        yield Measurement("write_state", params, name, "seconds", "s", [trace.seconds], checked)
+        counted = 2 * trace.multiply_adds / 1e9
+        limits = {"gflops": counted / trace.seconds, "limit_gflops": peak} if counted else {}
+        yield Measurement("write_state", params, name, "seconds", "s", [trace.seconds], checked, **limits)
         for phase in PHASES:
             seconds = [duration for _, duration in trace.updates[phase]]
             yield Measurement("write_state", params, name, f"{phase}_update_seconds", "s", seconds, checked)
@@ -127,6 +161,9 @@ def _one(task: Task, peer: Any, base: Any) -> Iterator[Measurement]:
     if len(found) == 2:
         ratio = [found[1].seconds / found[0].seconds]
         yield Measurement("write_state", params, "pss_engine", "times_faster_than_peft", "ratio", ratio, checked)
+        at_peak = [found[1].seconds / (2 * found[0].multiply_adds / 1e9 / peak)]
+        limit = "if the counted products alone ran at the measured peak of multiply-adds"
+        yield Measurement("write_state", params, "pss_engine", "times_faster_at_the_peak", "ratio", at_peak, limit)
 
 
 def _many(model: LoadedModel, peer: Any, base: Any, batches: tuple[int, ...], quick: bool) -> Iterator[Measurement]:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bench.environment import read_gbps, say
+from bench.environment import MemoryRead, peak_gflops, say
 from bench.rows import Measurement
 from bench.suites import Skipped
 from bench.timing import paired_seconds, quantiles
 from pss_engine.ops import PackedWeight, QuantizedWeight, linear, quantize_int8
-from pss_engine.ops.extension import load_extension
 from pss_engine.ops.linear import quantize_rows
 from pss_engine.ops.packed_weight import FLOAT_FORMATS
 from pss_engine.ops.quantized import QUANT_FORMATS
@@ -30,7 +29,6 @@ COLD_BYTES = 96 * 1024 * 1024
 MAX_HEAD_ROWS = 64
 # Of one timing: with many rows the weights pass by too seldom to matter, and fewer copies do.
 MAX_FLOPS = 4e9
-ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -92,17 +90,10 @@ def make_case(format: str, num_rows: int, in_features: int, out_features: int) -
     return Case(x, dense, [PackedWeight.pack(weight) for _ in range(count)])
 
 
-def peak_gflops() -> float:
-    """GFLOP/s of float multiply-adds in registers on all threads that torch uses."""
-    run, threads = load_extension().run_multiply_adds, torch.get_num_threads()
-    seconds = paired_seconds({"peak": lambda: run(ROUNDS, threads)}, 7, warmup=2)["peak"]
-    return 2 * int(run(1, threads)) * ROUNDS / quantiles(seconds)[1] / 1e9
-
-
 def run(quick: bool) -> Iterator[Measurement]:
     if "cpp" not in linear.backends("cpu"):
         raise Skipped(f"the compiled kernel is not there: {linear.why('cpu')['cpp']}")
-    limits = {"limit_gbps": read_gbps("cpu"), "limit_gflops": peak_gflops()}
+    memory, peak = MemoryRead("cpu"), peak_gflops()
     for in_features, out_features in SHAPES[-1:] if quick else SHAPES:
         for format in FORMATS:
             if in_features % QUANT_FORMATS[format].block if format in QUANT_FORMATS else False:
@@ -113,10 +104,10 @@ def run(quick: bool) -> Iterator[Measurement]:
                 if num_rows <= MAX_HEAD_ROWS or out_features != SHAPES[-1][1]:
                     x = torch.randn(num_rows, in_features, generator=torch.Generator().manual_seed(num_rows))
                     count = max(1, int(MAX_FLOPS / (2 * num_rows * case.dense.numel())))
-                    yield from _measure(format, Case(x, case.dense, case.packed[:count]), limits)
+                    yield from _measure(format, Case(x, case.dense, case.packed[:count]), memory, peak)
 
 
-def _measure(format: str, case: Case, limits: dict[str, float]) -> Iterator[Measurement]:
+def _measure(format: str, case: Case, memory: MemoryRead, peak: float) -> Iterator[Measurement]:
     calls: dict[str, Callable[[], object]] = {"cpp": lambda: case.ours(False)}
     checked: dict[str, bool | str] = {"cpp": case.check(False)}
     if case.packed[0].is_quantized:
@@ -126,7 +117,9 @@ def _measure(format: str, case: Case, limits: dict[str, float]) -> Iterator[Meas
         calls[PEER], checked[PEER] = case.peer, "the reference itself, its weight in the cache"
     num_rows, in_features = case.x.shape
     shape = f"{in_features}->{len(case.dense)}"
-    for backend, samples in paired_seconds(calls, 5).items():
+    seconds = paired_seconds({**calls, "memory": memory}, 7)
+    limit = memory.gbps(seconds.pop("memory"))
+    for backend, samples in seconds.items():
         each = [seconds / len(case.packed) for seconds in samples]
         yield Measurement(
             "linear",
@@ -138,5 +131,6 @@ def _measure(format: str, case: Case, limits: dict[str, float]) -> Iterator[Meas
             checked[backend],
             gbps=case.packed[0].num_bytes / quantiles(each)[1] / 1e9,
             gflops=case.flops / quantiles(each)[1] / 1e9,
-            **limits,
+            limit_gbps=limit,
+            limit_gflops=peak,
         )

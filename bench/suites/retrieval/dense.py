@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.environment import read_gbps
+from bench.environment import MemoryRead
 from bench.peers import find_peer
 from bench.rows import Measurement
 from bench.suites.retrieval.synthetic import DIM, VECTOR_TYPES, K, Vectors, unit, vectors
@@ -25,12 +25,12 @@ NUMPY, TORCH = f"numpy {np.__version__}", f"torch {torch.__version__}"
 
 
 def run(quick: bool) -> Iterator[Measurement]:
-    limit = read_gbps("cpu")
+    memory = MemoryRead("cpu")
     for size in SIZES[:3] if quick else SIZES:
         held = vectors(size)
         peers = _peers(held)
         for num_queries in NUM_QUERIES:
-            yield from _case(held, num_queries, peers, limit, size)
+            yield from _case(held, num_queries, peers, memory, size)
         vectors.cache_clear()
 
 
@@ -68,7 +68,7 @@ def _peers(held: Vectors) -> dict[str, Callable[[Tensor], object]]:
 
 
 def _case(
-    held: Vectors, num_queries: int, peers: dict[str, Callable[[Tensor], object]], limit: float, size: int
+    held: Vectors, num_queries: int, peers: dict[str, Callable[[Tensor], object]], memory: MemoryRead, size: int
 ) -> Iterator[Measurement]:
     queries = unit(num_queries, 2)
     exact = partition(queries.numpy(), held.float32.numpy(), K)
@@ -99,7 +99,9 @@ def _case(
             num_queries,
         )
     repeats = 3 if size * num_queries > 10_000_000 else 9
-    for name, samples in paired_seconds(calls, repeats).items():
+    seconds = paired_seconds({**calls, "memory": memory}, repeats)
+    limit = memory.gbps(seconds.pop("memory"))
+    for name, samples in seconds.items():
         moved = num_bytes[name] / quantiles(samples)[1] / 1e9
         yield Measurement("dense", params, name, "seconds", "s", samples, checked[name], gbps=moved, limit_gbps=limit)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bench import environment
 from bench.suites.cpu import kernels
 from bench.suites.cpu.models import packed_bytes
 from pss_engine.models import load_model
@@ -18,7 +19,7 @@ pytestmark = needs_cpp
 @pytest.fixture(autouse=True)
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "COLD_BYTES", 100_000)
-    monkeypatch.setattr(kernels, "ROUNDS", 1000)
+    monkeypatch.setattr(environment, "MULTIPLY_ADD_ROUNDS", 1000)
 
 
 @pytest.mark.parametrize("format", kernels.FORMATS)
@@ -40,7 +41,7 @@ def test_a_wrong_kernel_is_not_timed() -> None:
 def test_a_run_measures_every_format_beside_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "SHAPES", ((64, 48), (64, 96)))
     monkeypatch.setattr(kernels, "NUM_ROWS", (1, 8))
-    monkeypatch.setattr(kernels, "read_gbps", lambda kind: 10.0)
+    monkeypatch.setattr(environment, "BANDWIDTH_BYTES", 2**20)
     found = list(kernels.run(quick=False))
     assert {m.params["weights"] for m in found} == {"float32", "bfloat16", "q8_0", "q4_0", "q4_1"}
     assert {m.backend for m in found} == {"cpp", "cpp, rows in int8", kernels.PEER}
