@@ -14,18 +14,13 @@ namespace {
 // What an exponential costs, in multiply-adds.
 constexpr int64_t kExpWork = 16;
 
-template <class Op>
-void run(const Op& op, void (*row)(const Op&, int64_t), int64_t row_work) {
-  for_each_row(op.num_rows, num_threads(op.num_rows, op.num_rows * row_work), [&](int, int64_t t) { row(op, t); });
-}
-
 }  // namespace
 
-void rms_norm(const RmsNorm& op) { run(op, PSS_SELECT_ISA(rms_norm_row), 2 * op.size); }
+void rms_norm(const RmsNorm& op) { run_rows(op, PSS_SELECT_ISA(rms_norm_row), 2 * op.size); }
 
-void silu_mul(const SiluMul& op) { run(op, PSS_SELECT_ISA(silu_mul_row), kExpWork * op.size); }
+void silu_mul(const SiluMul& op) { run_rows(op, PSS_SELECT_ISA(silu_mul_row), kExpWork * op.size); }
 
-void apply_rope(const Rope& op) { run(op, PSS_SELECT_ISA(apply_rope_row), op.num_heads * op.head_dim); }
+void apply_rope(const Rope& op) { run_rows(op, PSS_SELECT_ISA(apply_rope_row), op.num_heads * op.head_dim); }
 
 void rms_norm(const RmsNorm& op, int64_t row) { PSS_SELECT_ISA(rms_norm_row)(op, row); }
 

@@ -40,7 +40,13 @@ void for_each_row(int64_t rows, int threads, const F& run) {
   for (int64_t row = 0; row < rows; ++row) run(0, row);
 }
 
-// The same for pieces of unequal cost: a thread takes the next one when it is done.
+// Each row of an op, of so many multiply-adds.
+template <class Op>
+void run_rows(const Op& op, void (*row)(const Op&, int64_t), int64_t row_work) {
+  for_each_row(op.num_rows, num_threads(op.num_rows, op.num_rows * row_work), [&](int, int64_t t) { row(op, t); });
+}
+
+// The same as for_each_row for pieces of unequal cost: a thread takes the next one when it is done.
 template <class F>
 void for_each_piece(int64_t pieces, int threads, const F& run) {
 #ifdef _OPENMP
