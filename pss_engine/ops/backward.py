@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pss_engine.ops.contract import FLOATS, misfit, rows_contiguous
-from pss_engine.ops.dispatch import Impl, Op
+from pss_engine.ops.contract import FLOATS, misfit, rows_contiguous, seen
+from pss_engine.ops.dispatch import training_op
 
 
 def _rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
@@ -64,7 +64,7 @@ def _check_rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, eps: float, 
         and all((t.shape, t.dtype, t.device) == (x.shape, x.dtype, x.device) for t in rows)
         and (weight.dtype, weight.device) == (x.dtype, x.device)
     ):
-        found = _seen(dy=dy, x=x, weight=weight, residual=residual)
+        found = seen(dy=dy, x=x, weight=weight, residual=residual)
         raise misfit("rms_norm_backward", "tensors", found, "rows [T, H] and [H], alike in dtype and device")
 
 
@@ -75,7 +75,7 @@ def _check_silu_mul_backward(dy: Tensor, gate_up: Tensor) -> None:
         and dy.dtype in FLOATS
         and (dy.dtype, dy.device) == (gate_up.dtype, gate_up.device)
     ):
-        found = _seen(dy=dy, gate_up=gate_up)
+        found = seen(dy=dy, gate_up=gate_up)
         raise misfit("silu_mul_backward", "tensors", found, "rows [T, I] and [T, 2 I], alike in dtype and device")
 
 
@@ -88,7 +88,7 @@ def _check_cross_entropy(logits: Tensor, labels: Tensor, with_grad: bool) -> Non
         and labels.is_contiguous()
         and logits.device == labels.device
     ):
-        found = _seen(logits=logits, labels=labels)
+        found = seen(logits=logits, labels=labels)
         raise misfit("cross_entropy", "tensors", found, "rows [T, V] float32 and [T] int64 on one device")
     if (
         logits.device.type == "cpu"
@@ -99,25 +99,6 @@ def _check_cross_entropy(logits: Tensor, labels: Tensor, with_grad: bool) -> Non
         raise misfit("cross_entropy", "values", found, f"0 to {logits.shape[1] - 1}")
 
 
-def _seen(**tensors: Tensor | None) -> dict[str, object]:
-    return {name: None if t is None else f"{list(t.shape)} {t.dtype} {t.device}" for name, t in tensors.items()}
-
-
-rms_norm_backward = Op(
-    "rms_norm_backward",
-    _rms_norm_backward,
-    Impl("cpp", "pss_engine.ops.cpp_training:rms_norm_backward", devices=("cpu",)),
-    check=_check_rms_norm_backward,
-)
-silu_mul_backward = Op(
-    "silu_mul_backward",
-    _silu_mul_backward,
-    Impl("cpp", "pss_engine.ops.cpp_training:silu_mul_backward", devices=("cpu",)),
-    check=_check_silu_mul_backward,
-)
-cross_entropy = Op(
-    "cross_entropy",
-    _cross_entropy,
-    Impl("cpp", "pss_engine.ops.cpp_training:cross_entropy", devices=("cpu",)),
-    check=_check_cross_entropy,
-)
+rms_norm_backward = training_op("rms_norm_backward", _rms_norm_backward, _check_rms_norm_backward)
+silu_mul_backward = training_op("silu_mul_backward", _silu_mul_backward, _check_silu_mul_backward)
+cross_entropy = training_op("cross_entropy", _cross_entropy, _check_cross_entropy)

@@ -29,6 +29,13 @@ def needs_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
+def seen(**tensors: Tensor | None) -> dict[str, object]:
+    """What a refusal tells of tensors: shape, dtype, strides and device."""
+    return {
+        name: None if t is None else f"{list(t.shape)} {t.dtype} {t.stride()} {t.device}" for name, t in tensors.items()
+    }
+
+
 def misfit(op: str, what: str, found: Mapping[str, object], expected: str) -> ConfigError:
     """``op: what do not fit: name value, ...; expected ...``."""
     named = ", ".join(f"{name} {value}" for name, value in found.items())

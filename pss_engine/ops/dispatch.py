@@ -125,3 +125,8 @@ class Op:
                 kind = "" if isinstance(error, BackendUnavailable) else f"{type(error).__name__}: "
                 self._failed[backend] = kind + " ".join(str(error).split())
         return self._failed.get(backend, "")
+
+
+def training_op(name: str, reference: Callable[..., Any], check: Callable[..., None]) -> Op:
+    """An op that only training asks for: beside its reference C++ on the CPU."""
+    return Op(name, reference, Impl("cpp", f"pss_engine.ops.cpp_training:{name}", devices=("cpu",)), check=check)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from pss_engine.errors import ConfigError
-from pss_engine.ops.contract import FLOATS, misfit
-from pss_engine.ops.dispatch import Impl, Op
+from pss_engine.ops.contract import FLOATS, misfit, seen
+from pss_engine.ops.dispatch import training_op
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -95,19 +95,9 @@ def _heads_fit(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _misfit(op: str, expected: str, **tensors: Tensor) -> ConfigError:
-    found = {name: f"{list(t.shape)} {t.dtype} {t.device}" for name, t in tensors.items()}
-    return misfit(op, "tensors", found, f"q [S, t, N, D], k and v [S, t, K, D], {expected}, alike in dtype and device")
+    rows = f"q [S, t, N, D], k and v [S, t, K, D], {expected}, alike in dtype and device"
+    return misfit(op, "tensors", seen(**tensors), rows)
 
 
-masked_attention = Op(
-    "masked_attention",
-    _attention,
-    Impl("cpp", "pss_engine.ops.cpp_training:masked_attention", devices=("cpu",)),
-    check=_check,
-)
-masked_attention_backward = Op(
-    "masked_attention_backward",
-    _attention_backward,
-    Impl("cpp", "pss_engine.ops.cpp_training:masked_attention_backward", devices=("cpu",)),
-    check=_check_backward,
-)
+masked_attention = training_op("masked_attention", _attention, _check)
+masked_attention_backward = training_op("masked_attention_backward", _attention_backward, _check_backward)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pss_engine.ops.contract import misfit
-from pss_engine.ops.dispatch import Impl, Op
+from pss_engine.ops.contract import misfit, seen
+from pss_engine.ops.dispatch import training_op
 
 
 class Product(NamedTuple):
@@ -59,13 +59,8 @@ def _check(products: Sequence[Product]) -> None:
             and out.dtype == left.dtype == right.dtype == torch.float32
             and (out.shape[1] < 2 or out.stride(1) == 1)
         ):
-            found = {
-                name: f"{list(t.shape)} {t.dtype} {t.stride()}"
-                for name, t in (("out", out), ("left", left), ("right", right))
-            }
+            found = seen(out=out, left=left, right=right)
             raise misfit("products", "tensors", found, "float32 [M, N] with columns side by side, [M, K], [K, N]")
 
 
-products = Op(
-    "products", _reference, Impl("cpp", "pss_engine.ops.cpp_training:products", devices=("cpu",)), check=_check
-)
+products = training_op("products", _reference, _check)

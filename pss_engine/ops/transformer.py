@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pss_engine.ops.contract import FLOATS, misfit, needs_gradient, rows_contiguous
+from pss_engine.ops.contract import FLOATS, misfit, needs_gradient, rows_contiguous, seen
 from pss_engine.ops.dispatch import REFERENCE, Impl, Op
 
 
@@ -80,7 +80,7 @@ def _check_rms_norm(x: Tensor, weight: Tensor, eps: float) -> None:
         and weight.is_contiguous()
         and weight.device == x.device
     ):
-        raise misfit("rms_norm", "tensors", _seen(x=x, weight=weight), "rows [T, H] and [H], alike in dtype and device")
+        raise misfit("rms_norm", "tensors", seen(x=x, weight=weight), "rows [T, H] and [H], alike in dtype and device")
 
 
 def _check_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
@@ -91,7 +91,7 @@ def _check_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float)
         and residual.device == x.device
         and rows_contiguous(residual)
     ):
-        raise misfit("add_rms_norm", "tensors", _seen(x=x, residual=residual), "rows [T, H] twice, alike")
+        raise misfit("add_rms_norm", "tensors", seen(x=x, residual=residual), "rows [T, H] twice, alike")
 
 
 def _check_apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -107,16 +107,12 @@ def _check_apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         and x.device == cos.device == sin.device
     ):
         expected = "rows [T, N, D], float32 [T, at most D / 2] twice, on one device"
-        raise misfit("apply_rope", "tensors", _seen(x=x, cos=cos, sin=sin), expected)
+        raise misfit("apply_rope", "tensors", seen(x=x, cos=cos, sin=sin), expected)
 
 
 def _check_silu_mul(gate_up: Tensor) -> None:
     if not (gate_up.dim() == 2 and gate_up.shape[1] % 2 == 0 and gate_up.dtype in FLOATS and rows_contiguous(gate_up)):
-        raise misfit("silu_mul", "tensors", _seen(gate_up=gate_up), "rows [T, 2 I]")
-
-
-def _seen(**tensors: Tensor) -> dict[str, object]:
-    return {name: f"{list(t.shape)} {t.dtype} {t.stride()} {t.device}" for name, t in tensors.items()}
+        raise misfit("silu_mul", "tensors", seen(gate_up=gate_up), "rows [T, 2 I]")
 
 
 rms_norm = DifferentiableOp("rms_norm", _rms_norm, _check_rms_norm)

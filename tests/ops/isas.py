@@ -36,3 +36,10 @@ def with_threads(count: int, compute: Callable[[], Tensor]) -> Tensor:
         return compute()
     finally:
         torch.set_num_threads(before)
+
+
+def assert_rows_stand_alone(compute: Callable[[Tensor], Tensor], x: Tensor, counts: tuple[int, ...]) -> None:
+    """The last rows of x give the same bits whether the others stand beside them or not."""
+    together = compute(x)
+    for num_rows in counts:
+        assert torch.equal(compute(x[-num_rows:]), together[-num_rows:])
