@@ -12,6 +12,8 @@ from pss_engine.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from pss_engine.models.saved_tokenizer import SavedTokenizer
+
 Message = Mapping[str, str]
 
 
@@ -22,7 +24,7 @@ class Tokenizer:
     template alone, whatever the messages contain.
     """
 
-    def __init__(self, hf: PreTrainedTokenizerBase) -> None:
+    def __init__(self, hf: PreTrainedTokenizerBase | SavedTokenizer) -> None:
         self.hf = hf
 
     @property
@@ -39,9 +41,10 @@ class Tokenizer:
         return digest.hexdigest()
 
     @cached_property
-    def _special(self) -> tuple[str, ...]:
-        added = [str(t) for t in getattr(self.hf, "added_tokens_decoder", {}).values() if t.special]
-        return tuple({*added, *self.hf.all_special_tokens} - {""})
+    def special_tokens(self) -> frozenset[str]:
+        """Text of the tokens that only a template, or the tokenizer itself, writes."""
+        added = [t.content for t in getattr(self.hf, "added_tokens_decoder", {}).values() if t.special]
+        return frozenset({*added, *self.hf.all_special_tokens} - {""})
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text, without any special token."""
@@ -98,7 +101,7 @@ class Tokenizer:
         return self._encode_template(before), self._encode_template(after)
 
     def _quotes_special_tokens(self, messages: Sequence[Message]) -> bool:
-        return any(token in message["content"] for message in messages for token in self._special)
+        return any(token in message["content"] for message in messages for token in self.special_tokens)
 
     def _encode_template(self, text: str) -> list[int]:
         ids: list[int] = self.hf.encode(text, add_special_tokens=False)

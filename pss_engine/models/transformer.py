@@ -46,7 +46,8 @@ class Linear:
         """The weight [out, in] as it is where it is plain, else a float32 copy."""
         if isinstance(self.weight, Tensor):
             return self.weight
-        return torch.cat([piece.unpack().float() for piece in self.weight])
+        pieces = [piece.unpack().float() for piece in self.weight]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 @dataclass(frozen=True)

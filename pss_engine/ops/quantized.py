@@ -80,10 +80,12 @@ class QuantizedWeight:
         Returns:
             [N, K] float32; for a tensor of a GGUF file the same bits as ``gguf.dequantize``.
         """
-        codes = self.codes.float() - self.format.offset
-        values = codes * self._spread(self.scales, self.sub_scales)
+        values = self.codes.float().sub_(self.format.offset)
+        scales = self._factors(self.scales, self.sub_scales)
+        values.view(*scales.shape, -1).mul_(scales[..., None])
         if self.mins is not None:
-            values += self._spread(self.mins, self.sub_mins)
+            mins = self._factors(self.mins, self.sub_mins)
+            values.view(*mins.shape, -1).add_(mins[..., None])
         return values[:, : self.in_features].contiguous()
 
     def rows(self, index: Tensor | slice) -> QuantizedWeight:
@@ -102,12 +104,13 @@ class QuantizedWeight:
         """Its parts by name, those that it has."""
         return {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
 
-    def _spread(self, wide: Tensor, sub: Tensor | None) -> Tensor:
-        """The factor of each code [N, padded K]."""
-        factor = wide.float()
-        if sub is not None:
-            factor = factor.repeat_interleave(self.format.groups_per_scale, dim=1) * sub.float()
-        return factor.repeat_interleave(self.codes.shape[1] // factor.shape[1], dim=1)
+    @staticmethod
+    def _factors(wide: Tensor, sub: Tensor | None) -> Tensor:
+        """[N, blocks], or where blocks have groups [N, groups], float32."""
+        factors = wide.float()
+        if sub is None:
+            return factors
+        return (factors[..., None] * sub.float().view(*factors.shape, -1)).flatten(1)
 
 
 def quantize_int8(weight: Tensor) -> QuantizedWeight:

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,12 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pss_engine.models import LoadedModel, load_model
-from pss_engine.models.cache import CacheFolder, packed_cache, source_digest
+from pss_engine.models import LoadedModel, Tokenizer, load_model
+from pss_engine.models.cache import CacheFolder, packed_cache, source_digest, tokenizers
 from tests.models.test_loading import write_gguf
 from tests.models.test_parity import logits
 from tests.real import PACKAGE, real_model
-from tests.tiny import FAMILIES, save_tiny, tiny_model_folder, tiny_tokenizer
+from tests.tiny import CHATML, FAMILIES, save_tiny, tiny_model_folder, tiny_tokenizer
 
 TOKENS = [[4, 5, 6, 7, 30]]
 TEXT = "  Two spaces, ünïcode <|im_end|> 12345"
@@ -87,7 +89,9 @@ def test_a_scaled_rope_keeps_its_frequencies_and_factor(tmp_path: Path) -> None:
 
 def test_the_real_gguf_from_the_cache_is_the_real_gguf() -> None:
     real_model()
-    first, second = (load_model(PACKAGE, num_session_layers=2, device="cpu") for _ in range(2))
+    first = load_model(PACKAGE, num_session_layers=2, device="cpu", cache=False)
+    load_model(PACKAGE, device="cpu")
+    second = load_model(PACKAGE, num_session_layers=2, device="cpu")
     assert (first.loaded_from, second.loaded_from) == ("files", "cache")
     assert same(first, second)
 
@@ -266,13 +270,42 @@ def test_a_tokenizer_that_does_not_survive_is_not_kept(
 ) -> None:
     other = tiny_tokenizer()
     other.add_tokens(["extra"])
-    monkeypatch.setattr(packed_cache, "_tokenizer", lambda path: packed_cache.Tokenizer(other))
+    monkeypatch.setattr(tokenizers, "READERS", {"another": lambda path: Tokenizer(other)})
     load(folder)
     assert "does not survive being saved" in caplog.text
     assert CacheFolder(root).entries() == []
 
 
 # The file, the folder
+
+
+@pytest.mark.parametrize(
+    ("template", "reader"),
+    [
+        (CHATML, "tokenizers"),
+        ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", "transformers"),
+    ],
+)
+def test_a_tokenizer_is_read_by_the_lightest_reader_that_reads_it_alike(
+    folder: Path, root: Path, template: str, reader: str
+) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    first, second = load(folder), load(folder)
+    assert json.loads((entry(root) / "model.json").read_text())["model"]["tokenizer_reader"] == reader
+    assert second.loaded_from == "cache"
+    assert same(first, second)
+
+
+def test_a_start_from_the_cache_does_not_import_transformers(folder: Path, root: Path) -> None:
+    load(folder)
+    script = (
+        "import sys; from pss_engine.models import load_model; "
+        f"model = load_model({str(folder)!r}, num_session_layers=2, device='cpu'); "
+        "model.tokenizer.chat([{'role': 'user', 'content': 'hi'}]); "
+        "print(model.loaded_from, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cache", "False"]
 
 
 def test_the_weights_are_a_safetensors_file_of_the_panels(folder: Path, root: Path) -> None:

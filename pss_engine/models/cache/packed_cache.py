@@ -24,6 +24,7 @@ from pss_engine.models.cache.folder import CacheFolder
 from pss_engine.models.cache.network import network_of, parts_of
 from pss_engine.models.cache.source_digest import SourceDigests
 from pss_engine.models.cache.tensors import Damaged, read_tensors, write_tensors
+from pss_engine.models.cache.tokenizers import read_tokenizer, write_tokenizer
 from pss_engine.models.config import ModelConfig
 from pss_engine.models.memory import WeightMemory
 from pss_engine.models.source import ModelSource
@@ -33,7 +34,6 @@ from pss_engine.ops.packed_weight import PackedWeight
 from pss_engine.process_memory import give_back_freed
 
 INFO, WEIGHTS, TOKENIZER = "model.json", "weights.safetensors", "tokenizer"
-PROBE = "Rerun  the previous configuration,\n\tplease: ünïcode 你好 12345 <|im_end|></s>"
 
 _log = logging.getLogger(__name__)
 
@@ -95,9 +95,7 @@ class PackedCache:
 
 def _write(path: Path, model: ReadyModel, source: ModelSource, weights: str) -> None:
     network, folder = model.transformer, path / TOKENIZER
-    model.tokenizer.hf.save_pretrained(folder)
-    if not _same(_tokenizer(folder), model.tokenizer):
-        raise PSSError("its tokenizer does not survive being saved")
+    reader = write_tokenizer(folder, model.tokenizer)
     parts = parts_of(network)
     digests = write_tensors(path / WEIGHTS, {name: _tensor(part) for name, part in parts.items()})
     info = {
@@ -112,6 +110,7 @@ def _write(path: Path, model: ReadyModel, source: ModelSource, weights: str) -> 
         },
         "tensors": digests,
         "tokenizer": _file_digests(folder),
+        "tokenizer_reader": reader,
     }
     document = {"sha256": _digest(info), "model": info}
     write_durably(path / INFO, [json.dumps(document, indent=1).encode()])
@@ -122,7 +121,7 @@ def _read(path: Path, num_session_layers: int) -> ReadyModel:
     try:
         if _file_digests(path / TOKENIZER) != info["tokenizer"]:
             raise Damaged("a file of the tokenizer is another than was written")
-        tokenizer = _tokenizer(path / TOKENIZER)
+        tokenizer = read_tokenizer(path / TOKENIZER, info["tokenizer_reader"])
         give_back_freed()  # parsing it took twice what it keeps; the weights can have that
         config = {**info["config"], "windows": tuple(info["config"]["windows"])}
         config["eos_token_ids"] = tuple(config["eos_token_ids"])
@@ -147,31 +146,6 @@ def read_info(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{INFO}: {error!r}") from None
     return info
-
-
-def _tokenizer(folder: Path) -> Tokenizer:
-    from transformers import PreTrainedTokenizerFast
-
-    return Tokenizer(PreTrainedTokenizerFast.from_pretrained(folder))
-
-
-def _same(one: Tokenizer, other: Tokenizer) -> bool:
-    """Whether two tokenizers agree on what is asked of them."""
-
-    def facts(tokenizer: Tokenizer) -> list[object]:
-        hf = tokenizer.hf
-        return [
-            tokenizer.fingerprint,
-            tokenizer.eos_token_id,
-            sorted(hf.all_special_tokens),
-            hf.chat_template,
-            tokenizer.encode(PROBE),
-            tokenizer.prompt(PROBE),
-            hf.encode(PROBE, add_special_tokens=False),
-            tokenizer.decode(tokenizer.prompt(PROBE)),
-        ]
-
-    return facts(one) == facts(other)
 
 
 def _tensor(part: Tensor | PackedWeight) -> Tensor:
