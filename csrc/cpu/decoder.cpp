@@ -104,8 +104,9 @@ class Walk {
     const int64_t in_features = projection.in_features;
     int64_t offset = 0;
     for (const ProjectionPart& part : projection.parts) {
-      const LinearPlan plan(linear_of(projection, part, x, y + offset), team_.threads(), b_.packed);
-      const bool by_rows = plan.num_packs() == step_.num_tokens;
+      const Linear op = linear_of(projection, part, x, y + offset);
+      const LinearPlan plan(op, team_.threads(), b_.packed);
+      const bool by_rows = op.int8_rows;
       if (offset == 0 && (by_rows || !std::is_same_v<Prepare, Nothing>))
         rows([&](int64_t t) {
           prepare(t);
@@ -116,8 +117,8 @@ class Walk {
       const bool shrinks = has_states && offset == 0;  // beside the first part, whose pieces need the same rows
       const int64_t num_shrinks = shrinks ? num_lows(projection) : 0;
       if (next) {
-        const Linear op = linear_of(*next, next->parts[0], nullptr, nullptr);
-        LinearPlan(op, team_.threads(), nullptr).announce(team_);
+        const Linear coming = linear_of(*next, next->parts[0], nullptr, nullptr);
+        LinearPlan(coming, team_.threads(), nullptr).announce(team_);
       }
       team_.for_each(num_shrinks + plan.num_pieces(), [&](int64_t i) {
         if (i >= num_shrinks) return plan.run(i - num_shrinks);

@@ -18,6 +18,8 @@ namespace {
 
 // Multiply-adds of one row below which one thread is as fast: its weights pass by in some fifty microseconds.
 constexpr int64_t kSerialWeights = 1 << 18;
+// K's of a tile that are packed at a time where there are fewer tiles than threads.
+constexpr int64_t kPackDepth = 96;
 // Packed inputs that are held at a time: 16 MiB.
 constexpr int64_t kMaxPacked = 1 << 22;
 
@@ -41,22 +43,24 @@ LinearPlan::LinearPlan(const Linear& op, int threads, float* packed)
       tile_rows_(PSS_SELECT_ISA(linear_tile_rows)()), row_words_(PSS_SELECT_ISA(linear_row_words)(op)),
       num_panels_((op.out_features + kPanel - 1) / kPanel) {
   blocks_ = (op.num_rows + row_block_ - 1) / row_block_;
-  num_packs_ = packed_words(op) ? op.num_rows : 0;
-  if (num_packs_ == 0) packed_ = const_cast<float*>(op.x);  // one row of floats is packed as it is
-  by_tiles_ = num_packs_ >= threads * tile_rows_;  // which is faster, if every thread has one
-  if (by_tiles_) num_packs_ = (op.num_rows + tile_rows_ - 1) / tile_rows_;
+  const int64_t tiles = (op.num_rows + tile_rows_ - 1) / tile_rows_;
+  pack_depth_ = tiles < threads ? kPackDepth : op.in_features;
+  if (op.int8_rows) num_packs_ = op.num_rows;
+  else if (packed_words(op)) num_packs_ = tiles * depths();
+  else packed_ = const_cast<float*>(op.x);  // one row of floats is packed as it is
   step_ = piece_panels(num_panels_ * blocks_, threads);
   ranges_ = (num_panels_ + step_ - 1) / step_;
 }
 
+int64_t LinearPlan::depths() const { return (op_.in_features + pack_depth_ - 1) / pack_depth_; }
+
 void LinearPlan::pack(int64_t i) const {
-  const int64_t tiles = row_block_ / tile_rows_, first = by_tiles_ ? i / tiles * row_block_ : 0;
+  const int64_t row = op_.int8_rows ? i : i / depths() * tile_rows_, first = row / row_block_ * row_block_;
   const int64_t rows = std::min(row_block_, op_.num_rows - first);
-  float* out = packed_ + first * row_words_;
-  if (by_tiles_)
-    PSS_SELECT_ISA(linear_pack_tile)(op_, first, rows, i % tiles, out);
-  else
-    PSS_SELECT_ISA(linear_pack_row)(op_, rows, i, out);
+  float* const block = packed_ + first * row_words_;
+  if (op_.int8_rows) return PSS_SELECT_ISA(linear_pack_row)(op_, first, rows, i - first, block);
+  const int64_t begin = i % depths() * pack_depth_, end = std::min(begin + pack_depth_, op_.in_features);
+  PSS_SELECT_ISA(linear_pack_tile)(op_, first, rows, (row - first) / tile_rows_, begin, end, block);
 }
 
 void LinearPlan::run(int64_t piece) const {

@@ -33,6 +33,7 @@ class LinearPlan {
 
   LinearPlan(const Linear& op, int threads, float* packed);
 
+  // Where rows are in int8, pack i reads row i alone.
   int64_t num_packs() const { return num_packs_; }
   void pack(int64_t i) const;
   int64_t num_pieces() const { return ranges_ * blocks_; }
@@ -41,10 +42,11 @@ class LinearPlan {
   void announce(Team& team) const;
 
  private:
+  int64_t depths() const;
+
   Linear op_;
   float* packed_;
-  bool by_tiles_;
-  int64_t num_packs_, blocks_, row_block_, tile_rows_, row_words_, num_panels_, step_, ranges_;
+  int64_t num_packs_ = 0, pack_depth_, blocks_, row_block_, tile_rows_, row_words_, num_panels_, step_, ranges_;
 };
 
 // y[t] = W[ids[t]], N x K weights as a table of rows; y [T, K] contiguous. Throws std::invalid_argument for an id out of
