@@ -188,6 +188,8 @@ def test_ctrl_c_while_a_state_is_written_leaves_no_traceback(files: Path, model:
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        # tests that run in a shell's background would hand down that it is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr
     while not process.stderr.readline().startswith("loaded"):

