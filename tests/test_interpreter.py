@@ -8,7 +8,7 @@ import torch
 from tests import interpreter
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
-tl = pytest.importorskip("triton.language")
+tl = pytest.importorskip("triton.language", reason="triton is not installed")
 
 
 @pytest.fixture(autouse=True)

@@ -66,7 +66,7 @@ def test_what_is_not_there_is_said_in_a_line(pss: Pss, place: list[object], comm
 def test_a_tenant_with_a_key(
     pss: Pss, files: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("cryptography")
+    pytest.importorskip("cryptography", reason="cryptography is not installed (see the encryption extra)")
     (tmp_path / "key").write_text("ab" * 32)
     options = ["--store", "s", "--tenant", "acme", "--key-file", "key"]
     argv = ["write", "heron", files / "history.jsonl", "--model", model, *FAST, "--json"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
-tl = pytest.importorskip("triton.language")
+tl = pytest.importorskip("triton.language", reason="triton is not installed")
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
