@@ -1,7 +1,8 @@
 """Makes Triton's interpreter trustworthy: right bfloat16, autotuned kernels, and an error for addresses out of bounds.
 
 The stock interpreter keeps bfloat16 as raw uint16 and computes on the bits, truncates where GPUs round to the nearest,
-cannot run ``@triton.autotune``, and reads whatever lies behind a wrong address.
+lets a row of a product depend on the rows beside it, cannot run ``@triton.autotune``, and reads whatever lies behind a
+wrong address.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def install() -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("TRITON_INTERPRET must be 1 before triton is imported")
     _round_bfloat16()
+    _keep_rows_of_products_apart()
     _compute_bfloat16_in_float32()
     _refuse_bfloat16_reductions()
     _autotune_takes_the_first_config()
@@ -61,6 +63,21 @@ def _round_bfloat16() -> None:
         return TensorHandle(np.where(np.isnan(source.data), np.uint16(0x7FC0), rounded), tl.bfloat16)
 
     InterpreterBuilder.cast_impl = cast_impl
+
+
+def _keep_rows_of_products_apart() -> None:
+    """BLAS, which the stock interpreter calls, may add up a row in an order that its place among the rows decides."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    stock = InterpreterBuilder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        if min(a.dtype.primitive_bitwidth, b.dtype.primitive_bitwidth) < 16:
+            return stock(self, a, b, d, *rest)
+        products = np.einsum("...mk,...kn->...mn", a.data, b.data, dtype=d.data.dtype)
+        return TensorHandle(products + d.data, d.dtype.scalar)
+
+    InterpreterBuilder.create_dot = create_dot
 
 
 def _compute_bfloat16_in_float32() -> None:

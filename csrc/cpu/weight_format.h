@@ -22,6 +22,12 @@ struct Quantized {
   static constexpr int64_t kBlock = kGroup * kGroupsPerScale;
 
   static int64_t padded(int64_t in_features) { return (in_features + kBlock - 1) / kBlock * kBlock; }
+  // Words of a column: of so many k's each. Where those lie that hold k, in the regions of low and of high bits.
+  static constexpr int kLowStep = 32 / kLowBits, kHighStep = kHighBits ? 32 / kHighBits : 32;
+  static constexpr int64_t low_word(int64_t k) { return k / kLowStep * kPanel * 4; }
+  static constexpr int64_t high_word(int64_t k) { return k / kHighStep * kPanel * 4; }
+  static constexpr int high_shift(int64_t k) { return int(k % kHighStep) / 4 * kHighBits; }
+
   static int64_t high_at(int64_t in_features) { return padded(in_features) * kPanel * kLowBits / 8; }
   static int64_t scales_at(int64_t in_features) { return padded(in_features) * kPanel * (kLowBits + kHighBits) / 8; }
   static int64_t mins_at(int64_t in_features) {

@@ -43,20 +43,25 @@ struct Vec {
   static Words bits(Words v, int32_t mask) { return _mm256_and_si256(_mm256_srli_epi32(v, shift), broadcast_word(mask)); }
   template <unsigned shift>
   static Words shift_left(Words v) { return _mm256_slli_epi32(v, shift); }
-  static Words shift_right(Words v, int shift) { return _mm256_srl_epi32(v, _mm_cvtsi32_si128(shift)); }
+  static Words shift_right(Words v, int shift) { return _mm256_srli_epi32(v, shift); }
   static Words either(Words a, Words b) { return _mm256_or_si256(a, b); }
   static Reg to_float(Words v) { return _mm256_cvtepi32_ps(v); }
   template <int byte>
   static Reg signed_byte(Words v) { return to_float(_mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * byte), 24)); }
-  // sums + the four products of bytes in each word; codes are 0 to 127, x is -127 to 127.
-  static Words dot(Words sums, Words codes, Words x) {
-    const __m256i pairs = _mm256_maddubs_epi16(codes, x);
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  // Partial sums + the products of bytes; codes are 0 to 127, x is -127 to 127. They are of two products, in 16 bits,
+  // that hold as many codes of 1 as kPartialSums; add_partial makes words of them.
+  static constexpr int kPartialSums = 32767 / (2 * 127);
+  static Words dot(Words partial, Words codes, Words x) {
+    return summed(_mm256_add_epi16(partial, _mm256_maddubs_epi16(codes, x)));
   }
-  // The same for codes of -127 to 127, plus kSignedBias times the sum of x: |code| times x with the code's sign.
+  static Words add_partial(Words sums, Words partial) {
+    return summed(_mm256_add_epi32(sums, _mm256_madd_epi16(partial, _mm256_set1_epi16(1))));
+  }
+  // sums + the four products in each word for codes of -127 to 127: |code| times x with the code's sign. kSignedBias times
+  // the sum of x is in them too.
   static constexpr int32_t kSignedBias = 0;
   static Words dot_signed(Words sums, Words codes, Words x) {
-    return dot(sums, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+    return add_partial(sums, dot(_mm256_setzero_si256(), _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)));
   }
   // Bits [shift, shift + 4) of each word as a float, less offset.
   template <unsigned shift, int offset>
@@ -71,5 +76,12 @@ struct Vec {
   static void sum4(Reg a, Reg b, Reg c, Reg d, float* out) {
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+  }
+
+ private:
+  // Otherwise GCC forms all products of an unrolled loop before it adds any: more than there are registers.
+  static Words summed(Words v) {
+    __asm__("" : "+x"(v));
+    return v;
   }
 };

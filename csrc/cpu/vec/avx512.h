@@ -52,30 +52,38 @@ struct Vec {
   static Words bits(Words v, int32_t mask) { return _mm512_and_si512(_mm512_srli_epi32(v, shift), broadcast_word(mask)); }
   template <unsigned shift>
   static Words shift_left(Words v) { return _mm512_slli_epi32(v, shift); }
-  static Words shift_right(Words v, int shift) { return _mm512_srl_epi32(v, _mm_cvtsi32_si128(shift)); }
+  static Words shift_right(Words v, int shift) { return _mm512_srli_epi32(v, shift); }
   static Words either(Words a, Words b) { return _mm512_or_si512(a, b); }
   static Reg to_float(Words v) { return _mm512_cvtepi32_ps(v); }
   template <int byte>
   static Reg signed_byte(Words v) { return to_float(_mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * byte), 24)); }
 #if PSS_DOT
-  // sums + the four products of bytes in each word; codes are 0 to 127, x is -127 to 127.
-  static Words dot(Words sums, Words codes, Words x) { return _mm512_dpbusd_epi32(sums, codes, x); }
-  // The same for codes of -128 to 127, plus kSignedBias times the sum of x.
+  // Partial sums + the products of bytes: words already, of four products; codes are 0 to 127, x is -127 to 127.
+  static constexpr int kPartialSums = 1 << 30;
+  static Words dot(Words partial, Words codes, Words x) { return _mm512_dpbusd_epi32(partial, codes, x); }
+  static Words add_partial(Words sums, Words partial) { return _mm512_add_epi32(sums, partial); }
+  // sums + the four products in each word for codes of -128 to 127. kSignedBias times the sum of x is in them too.
   static constexpr int32_t kSignedBias = 128;
   static Words dot_signed(Words sums, Words codes, Words x) {
     return dot(sums, _mm512_xor_si512(codes, _mm512_set1_epi8(-128)), x);
   }
 #else
-  // sums + the four products of bytes in each word; codes are 0 to 127, x is -127 to 127.
-  static Words dot(Words sums, Words codes, Words x) {
-    const __m512i pairs = _mm512_maddubs_epi16(codes, x);
-    return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  // Partial sums + the products of bytes; codes are 0 to 127, x is -127 to 127. They are of two products, in 16 bits,
+  // that hold as many codes of 1 as kPartialSums; add_partial makes words of them.
+  static constexpr int kPartialSums = 32767 / (2 * 127);
+  static Words dot(Words partial, Words codes, Words x) {
+    return _mm512_add_epi16(partial, _mm512_maddubs_epi16(codes, x));
   }
-  // The same for codes of -128 to 127, plus kSignedBias times the sum of x: |code| times x with the code's sign.
+  static Words add_partial(Words sums, Words partial) {
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(partial, _mm512_set1_epi16(1)));
+  }
+  // sums + the four products in each word for codes of -127 to 127: |code| times x with the code's sign. kSignedBias times
+  // the sum of x is in them too.
   static constexpr int32_t kSignedBias = 0;
   static Words dot_signed(Words sums, Words codes, Words x) {
     const __m512i zero = _mm512_setzero_si512();
-    return dot(sums, _mm512_abs_epi8(codes), _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(codes), zero, x));
+    const __m512i signed_x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(codes), zero, x);
+    return add_partial(sums, dot(zero, _mm512_abs_epi8(codes), signed_x));
   }
 #endif
   // Bits [shift, shift + 4) of each word as a float, less offset: looked up, since only four bits of an index count.

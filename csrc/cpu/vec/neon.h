@@ -59,16 +59,18 @@ struct Vec {
   static Reg to_float(Words v) { return vcvtq_f32_s32(v); }
   template <int byte>
   static Reg signed_byte(Words v) { return to_float(vshrq_n_s32(vshlq_s32(v, vdupq_n_s32(24 - 8 * byte)), 24)); }
-  // sums + the four products of bytes in each word; codes are -128 to 127, x is -127 to 127.
-  static Words dot(Words sums, Words codes, Words x) {
+  // Partial sums + the products of bytes: words already, of four products; codes are -128 to 127, x is -127 to 127.
+  static constexpr int kPartialSums = 1 << 30;
+  static Words dot(Words partial, Words codes, Words x) {
 #if PSS_DOT
-    return vdotq_s32(sums, vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(x));
+    return vdotq_s32(partial, vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(x));
 #else
     const int8x16_t a = vreinterpretq_s8_s32(codes), b = vreinterpretq_s8_s32(x);
     const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
-    return vaddq_s32(sums, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+    return vaddq_s32(partial, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
 #endif
   }
+  static Words add_partial(Words sums, Words partial) { return vaddq_s32(sums, partial); }
   static constexpr int32_t kSignedBias = 0;
   static Words dot_signed(Words sums, Words codes, Words x) { return dot(sums, codes, x); }
   // Bits [shift, shift + 4) of each word as a float, less offset.
@@ -77,15 +79,19 @@ struct Vec {
     const Reg code = to_float(bits<shift>(v, 15));
     return offset ? sub(code, broadcast(offset)) : code;
   }
-  // out[i * stride + j] = rows[j][i] for i, j < 8.
+  // out[i * stride + j] = rows[j][i] for i, j < 8, i after i.
   template <class T>
   static void transpose8(const T* const* rows, float* out, int64_t stride) {
-    for (int64_t j = 0; j < 8; j += 4)
-      for (int64_t i = 0; i < 8; i += 4) {
-        Reg block[4] = {load(rows[j] + i), load(rows[j + 1] + i), load(rows[j + 2] + i), load(rows[j + 3] + i)};
-        turn(block);
-        for (int64_t c = 0; c < 4; ++c) store(out + (i + c) * stride + j, block[c]);
+    for (int64_t i = 0; i < 8; i += 4) {
+      Reg left[4] = {load(rows[0] + i), load(rows[1] + i), load(rows[2] + i), load(rows[3] + i)};
+      Reg right[4] = {load(rows[4] + i), load(rows[5] + i), load(rows[6] + i), load(rows[7] + i)};
+      turn(left);
+      turn(right);
+      for (int64_t c = 0; c < 4; ++c) {
+        store(out + (i + c) * stride, left[c]);
+        store(out + (i + c) * stride + 4, right[c]);
       }
+    }
   }
   // Rows become columns.
   static void turn(Reg* r) {

@@ -39,17 +39,19 @@ struct Vec {
   static Reg to_float(Words v) { return float(int32_t(v)); }
   template <int byte>
   static Reg signed_byte(Words v) { return float(int8_t(v >> 8 * byte)); }
-  // sums + the four products of bytes in the word; codes and x are -128 to 127.
-  static Words dot(Words sums, Words codes, Words x) {
-    for (int b = 0; b < 4; ++b) sums += Words(int32_t(int8_t(codes >> 8 * b)) * int8_t(x >> 8 * b));
-    return sums;
+  // Partial sums + the products of bytes: words already, of four products; codes and x are -128 to 127.
+  static constexpr int kPartialSums = 1 << 30;
+  static Words dot(Words partial, Words codes, Words x) {
+    for (int b = 0; b < 4; ++b) partial += Words(int32_t(int8_t(codes >> 8 * b)) * int8_t(x >> 8 * b));
+    return partial;
   }
+  static Words add_partial(Words sums, Words partial) { return sums + partial; }
   static constexpr int32_t kSignedBias = 0;
   static Words dot_signed(Words sums, Words codes, Words x) { return dot(sums, codes, x); }
   // Bits [shift, shift + 4) of the word as a float, less offset.
   template <unsigned shift, int offset>
   static Reg nibble(Words v) { return float(bits<shift>(v, 15)) - float(offset); }
-  // out[i * stride + j] = rows[j][i] for i, j < 8.
+  // out[i * stride + j] = rows[j][i] for i, j < 8, i after i.
   template <class T>
   static void transpose8(const T* const* rows, float* out, int64_t stride) {
     for (int64_t i = 0; i < 8; ++i)

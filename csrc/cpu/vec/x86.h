@@ -43,7 +43,7 @@ inline void turn8x8(__m256* r) {
   }
 }
 
-// out[i * out_stride + j] = rows[j][i] for i, j < 8.
+// out[i * out_stride + j] = rows[j][i] for i, j < 8, i after i.
 template <class T>
 void transpose8x8(const T* const* rows, float* out, int64_t out_stride) {
   __m256 r[8];
