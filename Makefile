@@ -19,10 +19,11 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Builds for processors and GPUs that are not here, run where they can be emulated; what lacks a tool is skipped.
+# Builds for processors and GPUs that are not here, run where they can be emulated; what lacks a tool is skipped. A slow
+# machine compiles for minutes.
 check-targets: $(READY)
 	@.ci/target-tools $(BIN)/python
-	$(BIN)/python -m pytest tests/targets -m targets
+	$(BIN)/python -m pytest tests/targets -m targets --timeout 900
 
 # Where a GPU is: its tests, the sanitizer on the CUDA kernels, and rows for bench/results/gpu.jsonl.
 # With GPU_PYTHON=python3 in an environment that has torch and this package already.

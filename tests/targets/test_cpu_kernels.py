@@ -8,8 +8,7 @@ import pytest
 
 from tests.targets.builds import build, native_sources, need, need_fetched, run
 
-# A slow machine compiles for minutes.
-pytestmark = [pytest.mark.targets, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.targets
 
 # The first has the baseline alone, the second dot products too (Orin), the third i8mm, bfloat16 and SVE (Thor, Grace).
 PROCESSORS = ("cortex-a72", "cortex-a76", "max")
