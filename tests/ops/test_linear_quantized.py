@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -54,6 +56,22 @@ def test_rows_in_int8_are_those_of_the_reference(isa: str, format: QuantFormat) 
                 torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5 * shape[1] ** 0.5)
                 alone = linear(x[-1:], packed, None, True)
                 assert torch.equal(alone[0], found[-1]), "a row depends on nothing beside it"
+
+
+@needs_cpp
+@each_isa
+@each_format
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_highest_codes_overflow_no_sum_of_products(isa: str, format: QuantFormat, sign: float) -> None:
+    """Every product is the largest that there is, and all have one sign: some instruction sets add them in 16 bits."""
+    weight = random_quantized(format, 33, 1536)
+    highest = 127 if format == Q8_0 else 2 ** (format.low_bits + format.high_bits) - 1
+    weight = replace(weight, codes=torch.full_like(weight.codes, highest))
+    x = torch.full((9, 1536), sign)
+    expected = quantize_rows(x).double() @ weight.dequantize().double().T
+    with running(isa):
+        found = linear(x, PackedWeight.pack(weight), None, True)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
 
 @needs_cpp

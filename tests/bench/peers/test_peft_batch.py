@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("peft")
+pytest.importorskip("peft", reason="peft is not installed (see the bench extra)")
 
 from bench.peers import peft_batch, peft_single
 from bench.suites.engine.throughput import Ours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("peft")
+pytest.importorskip("peft", reason="peft is not installed (see the bench extra)")
 
 from bench.peers import find_peer, peft_writer
 from bench.suites.writer import Task, Trace, check
