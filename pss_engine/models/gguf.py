@@ -15,7 +15,7 @@ from pss_engine.models.gguf_blocks import read_tensor
 from pss_engine.ops.quantized import QuantizedWeight
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader, ReaderTensor
+    from gguf import ReaderTensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "phi3": "phi3"}
@@ -43,11 +43,11 @@ class GGUFCheckpoint:
     """One GGUF file; tensors as they are stored."""
 
     def __init__(self, path: Path) -> None:
-        from gguf import GGUFReader
+        from pss_engine.models.gguf_reader import GGUFReader
 
         self.path = path
         with readable(path):
-            self._reader: GGUFReader = GGUFReader(path)
+            self._reader = GGUFReader(path)
         self._arch = str(self._field("general.architecture"))
         if self._arch not in ARCHITECTURES:
             raise ConfigError(f"GGUF architecture {self._arch!r} is not supported; choices: {', '.join(ARCHITECTURES)}")

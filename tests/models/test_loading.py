@@ -130,10 +130,13 @@ def test_a_gguf_file_gives_the_logits_of_the_folder(tmp_path, family):
     torch.testing.assert_close(logits(ours, [[4, 5, 6, 7]]), logits(folder, [[4, 5, 6, 7]]), atol=1e-5, rtol=1e-5)
 
 
-def test_a_truncated_gguf_is_refused(tmp_path):
+@pytest.mark.parametrize("kept", [0.001, 0.01, 0.05, 0.1, 0.5, 0.99, 1.0])
+def test_a_truncated_gguf_is_refused(tmp_path, kept):
     path = write_gguf(tmp_path / "tiny.gguf", "llama")
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    refused(path, "cannot be read")
+    whole = path.read_bytes()
+    size = min(int(kept * len(whole)), len(whole) - 1)
+    path.write_bytes(whole[:size])
+    refused(path, rf"cannot be read: it is cut short: {size} bytes, and its header tells of at least \d+")
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path):
