@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cpu/arena.h"
+#include "cpu/int8_rows.h"
 #include "cpu/parallel.h"
 
 #define PSS_EACH_ISA "cpu/linear.inc"
@@ -32,15 +33,18 @@ int64_t piece_panels(int64_t num_panels, int threads) {
   return 1;
 }
 
+// Of a packed row.
+int64_t row_words(const Linear& op) { return op.int8_rows ? int8_row_words(op.in_features) : op.in_features; }
+
 }  // namespace
 
 int64_t LinearPlan::packed_words(const Linear& op) {
-  return op.num_rows > 1 || op.int8_rows ? op.num_rows * PSS_SELECT_ISA(linear_row_words)(op) : 0;
+  return op.num_rows > 1 || op.int8_rows ? op.num_rows * row_words(op) : 0;
 }
 
 LinearPlan::LinearPlan(const Linear& op, int threads, float* packed)
     : op_(op), packed_(packed), row_block_(PSS_SELECT_ISA(linear_row_block)()),
-      tile_rows_(PSS_SELECT_ISA(linear_tile_rows)()), row_words_(PSS_SELECT_ISA(linear_row_words)(op)),
+      tile_rows_(PSS_SELECT_ISA(linear_tile_rows)()), row_words_(row_words(op)),
       num_panels_((op.out_features + kPanel - 1) / kPanel) {
   blocks_ = (op.num_rows + row_block_ - 1) / row_block_;
   const int64_t tiles = (op.num_rows + tile_rows_ - 1) / tile_rows_;
@@ -58,25 +62,27 @@ void LinearPlan::pack(int64_t i) const {
   const int64_t row = op_.int8_rows ? i : i / depths() * tile_rows_, first = row / row_block_ * row_block_;
   const int64_t rows = std::min(row_block_, op_.num_rows - first);
   float* const block = packed_ + first * row_words_;
-  if (op_.int8_rows) return PSS_SELECT_ISA(linear_pack_row)(op_, first, rows, i - first, block);
+  if (op_.int8_rows) return pack_int8_row(op_, first, rows, i - first, block);
   const int64_t begin = i % depths() * pack_depth_, end = std::min(begin + pack_depth_, op_.in_features);
   PSS_SELECT_ISA(linear_pack_tile)(op_, first, rows, (row - first) / tile_rows_, begin, end, block);
 }
 
 void LinearPlan::run(int64_t piece) const {
-  const int64_t first = piece / blocks_ * step_, row = piece % blocks_ * row_block_;
-  PSS_SELECT_ISA(linear_block)(op_, packed_ + row * row_words_, row, std::min(row_block_, op_.num_rows - row), first,
-                               std::min(first + step_, num_panels_),
-                               scratch<Dequantized>(PSS_SELECT_ISA(linear_scratch)()));
+  const int64_t first = piece / blocks_ * step_, last = std::min(first + step_, num_panels_);
+  const int64_t row = piece % blocks_ * row_block_, rows = std::min(row_block_, op_.num_rows - row);
+  const float* x = packed_ + row * row_words_;
+  if (op_.int8_rows) return multiply_int8(op_, x, row, rows, first, last);
+  PSS_SELECT_ISA(linear_block)(op_, x, row, rows, first, last, scratch<Dequantized>(PSS_SELECT_ISA(linear_scratch)()));
 }
 
 void LinearPlan::announce(Team& team) const {
-  team.expect(op_.packed, step_ * PSS_SELECT_ISA(linear_panel_bytes)(op_), num_panels_ / step_);
+  const int64_t bytes = with_format(op_.format, [&](auto f) { return panel_bytes_of(op_.in_features, &f); });
+  team.expect(op_.packed, step_ * bytes, num_panels_ / step_);
 }
 
 void linear(const Linear& whole) {
-  const int64_t row_block = PSS_SELECT_ISA(linear_row_block)(), row_words = PSS_SELECT_ISA(linear_row_words)(whole);
-  const int64_t max_rows = std::max(row_block, kMaxPacked / row_words / row_block * row_block);
+  const int64_t row_block = PSS_SELECT_ISA(linear_row_block)(), words = row_words(whole);
+  const int64_t max_rows = std::max(row_block, kMaxPacked / words / row_block * row_block);
   for (int64_t start = 0; start < whole.num_rows; start += max_rows) {
     Linear op = whole;
     op.num_rows = std::min(max_rows, whole.num_rows - start);

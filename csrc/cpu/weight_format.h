@@ -52,19 +52,27 @@ using Q4_K = Quantized<4, 0, 32, 8, true, 0>;
 using Q5_K = Quantized<4, 1, 32, 8, true, 0>;
 using Q6_K = Quantized<4, 2, 16, 16, false, 32>;
 
-// Calls f with a value of the type that a format's elements have, or of its Quantized<...>.
+// Calls f with a value of a quantised format's Quantized<...>.
 template <class F>
-auto with_format(WeightFormat format, const F& f) {
+auto with_quantized(WeightFormat format, const F& f) {
   switch (format) {
-    case WeightFormat::bf16: return f(bf16{});
-    case WeightFormat::f16: return f(f16{});
     case WeightFormat::q8_0: return f(Q8_0{});
     case WeightFormat::q4_0: return f(Q4_0{});
     case WeightFormat::q4_1: return f(Q4_1{});
     case WeightFormat::q4_k: return f(Q4_K{});
     case WeightFormat::q5_k: return f(Q5_K{});
-    case WeightFormat::q6_k: return f(Q6_K{});
-    default: return f(float{});
+    default: return f(Q6_K{});
+  }
+}
+
+// The same for any format: a value of the type that its elements have, or of its Quantized<...>.
+template <class F>
+auto with_format(WeightFormat format, const F& f) {
+  switch (format) {
+    case WeightFormat::f32: return f(float{});
+    case WeightFormat::bf16: return f(bf16{});
+    case WeightFormat::f16: return f(f16{});
+    default: return with_quantized(format, f);
   }
 }
 

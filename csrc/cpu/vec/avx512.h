@@ -12,10 +12,9 @@ struct Vec {
   static Reg load(const bf16* p) { return widen(*p, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static Reg load(const f16* p) { return widen(*p, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static Reg load(const int8_t* p) {
-    const auto half = [](const int8_t* q) {
-      return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(q)));
-    };
-    return to_float(_mm512_inserti64x4(_mm512_castsi256_si512(half(p)), half(p + 8), 1));
+    const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    const __m128i high = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8));
+    return to_float(_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_cvtepi8_epi32(low)), _mm256_cvtepi8_epi32(high), 1));
   }
   // The first n < width elements; the other lanes are zero and their memory is not touched.
   static Reg load_first(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
