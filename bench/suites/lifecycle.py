@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,8 +21,11 @@ from pss_engine.retrieval import Corpus
 from pss_engine.session import Answer, Clue, SessionRAG
 from pss_engine.state import SessionState, StateStore
 
+NUM_HELPS = 7
+
 
 def run(options: Options) -> Iterator[Measurement]:
+    yield _help()
     demo, model = load_demo(), load_model(MODEL, device="cpu")
     engine = Engine(model)
     corpus = Corpus.load(demo.corpus_path, model.tokenizer.hf)
@@ -53,6 +58,17 @@ def run(options: Options) -> Iterator[Measurement]:
             yield Measurement(
                 "write a state", {**params, **updates}, name, metric, unit, samples, "no peer in this suite"
             )
+
+
+def _help() -> Measurement:
+    """Of whole processes: what a user waits for before the first line."""
+    seconds = []
+    for _ in range(NUM_HELPS):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "pss_engine.cli", "--help"], capture_output=True, text=True)
+        seconds.append(time.perf_counter() - start)
+    checked = (done.returncode == 0 and "Usage" in done.stdout) or f"it ended with {done.returncode}"
+    return Measurement("pss --help", {}, "python", "seconds", "s", seconds, checked)
 
 
 def _write(rag: SessionRAG, session: DemoSession) -> tuple[SessionState, float]:

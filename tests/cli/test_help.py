@@ -1,4 +1,4 @@
-"""Help is fast, complete, and needs none of the heavy packages."""
+"""Help is complete, and needs none of the heavy packages."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COMMANDS = ["demo", "write", "clue", "ask", "index", "generate", "inspect state"
 COMMANDS += ["doctor", "cache list", "cache clear", "eval ablation", "eval report"]
 COMMANDS += [f"state {name}" for name in ("log", "show", "diff", "rollback", "rm", "gc", "export", "import")]
 PROBE = """
-import contextlib, io, json, sys, time
+import contextlib, io, json, sys
 from pss_engine.cli import main
 with contextlib.redirect_stdout(io.StringIO()):
     code = main(sys.argv[1:])
 heavy = {"torch", "transformers", "numpy", "safetensors", "huggingface_hub"} & set(sys.modules)
-print(json.dumps({"code": code, "heavy": sorted(heavy), "seconds": time.process_time()}))
+print(json.dumps({"code": code, "heavy": sorted(heavy)}))
 """
 
 
@@ -50,11 +50,6 @@ def test_help_imports_nothing_heavy(command: str) -> None:
     probed = json.loads(python("-c", PROBE, *command.split(), "--help").stdout)
     assert probed["code"] == 0
     assert probed["heavy"] == []
-
-
-def test_help_takes_less_than_three_tenths_of_a_second() -> None:
-    # processor time and the best of three: what else the machine does is not ours
-    assert min(json.loads(python("-c", PROBE, "--help").stdout)["seconds"] for _ in range(3)) < 0.3
 
 
 def test_version(pss: Pss) -> None:

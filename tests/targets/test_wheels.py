@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.targets.builds import need, need_fetched, run
-from tests.test_packaging import build, copy_sources
+from tests.test_packaging import build, copy_sources, unoptimised
 
 pytestmark = pytest.mark.targets
 
@@ -39,7 +39,7 @@ def test_the_wheel_for_aarch64_is_imported_there_and_computes(tmp_path: Path) ->
     suffix = f".cpython-{version.replace('.', '')}-aarch64-linux-gnu.so"
     environment = {
         "CC": compiler.replace("g++", "gcc"),
-        "CXX": compiler,
+        "CXX": unoptimised(compiler, tmp_path),
         "LDSHARED": f"{compiler} -shared",
         "LDCXXSHARED": f"{compiler} -shared",
         "CFLAGS": " ".join(f"-I{folder}" for folder in headers),
