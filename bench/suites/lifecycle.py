@@ -25,7 +25,6 @@ NUM_HELPS = 7
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    yield _help()
     demo, model = load_demo(), load_model(MODEL, device="cpu")
     engine = Engine(model)
     corpus = Corpus.load(demo.corpus_path, model.tokenizer.hf)
@@ -58,6 +57,7 @@ def run(options: Options) -> Iterator[Measurement]:
             yield Measurement(
                 "write a state", {**params, **updates}, name, metric, unit, samples, "no peer in this suite"
             )
+    yield _help()
 
 
 def _help() -> Measurement:
