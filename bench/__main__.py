@@ -49,6 +49,12 @@ def _run(suite: str, options: Options, out: Path, arguments: Sequence[str]) -> i
     except Skipped as reason:
         say(f"bench: {suite} is skipped: {reason}")
         return 0
+    except BaseException:
+        if rows:
+            unfinished = out.with_suffix(".unfinished.jsonl")
+            append_rows(unfinished, rows)
+            say(f"bench: the run did not end; its {len(rows)} rows are in {os.path.relpath(unfinished)}")
+        raise
     append_rows(out, rows)
     say(f"bench: {len(rows)} rows of run {where.run} appended to {os.path.relpath(out)}")
     return 0

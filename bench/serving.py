@@ -35,6 +35,10 @@ class Served:
         return [(total - first) / max(1, len(tokens) - 1) for tokens, first, total in times]
 
 
+class PeerFailed(Exception):
+    """A stack that is installed and does not run here, with the reason."""
+
+
 class Server(Protocol):
     """A stack with all adapters at hand. A peer's module has a class ``Server`` with these two methods, and ``NAME``.
 
@@ -42,7 +46,10 @@ class Server(Protocol):
     """
 
     def __init__(self, source: ModelSource, adapters: Mapping[str, Path], max_tokens: int) -> None:
-        """Load model and adapters (name -> PEFT folder); a request has at most ``max_tokens`` with its answer."""
+        """Load model and adapters (name -> PEFT folder); a request has at most ``max_tokens`` with its answer.
+
+        Raises PeerFailed where the stack cannot run.
+        """
 
     def serve(self, prompts: Sequence[Sequence[int]], sessions: Sequence[str], max_new_tokens: int) -> Served:
         """Greedy, ``max_new_tokens`` for each prompt whatever they are; request i with the adapter ``sessions[i]``."""

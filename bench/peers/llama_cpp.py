@@ -18,7 +18,7 @@ from pathlib import Path
 import llama_cpp
 import torch
 
-from bench.serving import Served
+from bench.serving import PeerFailed, Served
 from pss_engine.models.source import ModelSource
 
 NAME = f"llama.cpp {importlib.metadata.version('llama-cpp-python')}"
@@ -31,14 +31,21 @@ class Server:
         waiting = os.environ.pop("OMP_WAIT_POLICY", None)
         try:
             arguments = (theirs, str(source.path), max_tokens, torch.get_num_threads())
-            multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True).start()
+            self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
+            self._process.start()
         finally:
             if waiting is not None:
                 os.environ["OMP_WAIT_POLICY"] = waiting
+        theirs.close()
+        self.serve([[0]], [""], 1)
 
     def serve(self, prompts: Sequence[Sequence[int]], sessions: Sequence[str], max_new_tokens: int) -> Served:
-        self._pipe.send(([list(prompt) for prompt in prompts], max_new_tokens))
-        served: Served = self._pipe.recv()
+        try:
+            self._pipe.send(([list(prompt) for prompt in prompts], max_new_tokens))
+            served: Served = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            raise PeerFailed(f"its process ended with exit code {self._process.exitcode}") from None
         return served
 
 

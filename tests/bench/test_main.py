@@ -52,6 +52,17 @@ def test_a_skipped_suite_says_why_leaves_no_row_and_is_no_failure(
     assert not (tmp_path / "rows.jsonl").exists()
 
 
+def test_a_run_that_fails_keeps_its_rows_apart_from_those_of_whole_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _suite(monkeypatch, ONE, RuntimeError("a kernel is wrong"))
+    with pytest.raises(RuntimeError, match="a kernel is wrong"):
+        command.main(["lora", "--out", str(tmp_path / "rows.jsonl")])
+    assert not (tmp_path / "rows.jsonl").exists()
+    assert [row.metric for row in read_rows(tmp_path / "rows.unfinished.jsonl")] == ["seconds"]
+    assert "its 1 rows are in" in capsys.readouterr().err
+
+
 def test_dialogues_is_skipped_without_its_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["dialogues", "--data", str(tmp_path)]) == 0
     assert "dialogue_memory.jsonl" in capsys.readouterr().err

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.environment import say
-from bench.peers import find_peer
+from bench.peers import start_servers
 from bench.rows import Measurement
-from bench.serving import Server
 from bench.suites import MODEL
 from bench.suites.cpu.models import Variant, variants
 from bench.suites.engine.throughput import PEERS
@@ -97,9 +96,8 @@ def _peers(
     states = random_states(variant.model, PEER_ROWS[-1])
     with tempfile.TemporaryDirectory(prefix="pss-bench-") as folder:
         adapters = {s.session_id: save_adapter(s, Path(folder) / s.session_id) for s in states}
-        for peer in filter(None, map(find_peer, PEERS)):
+        for peer, server in start_servers(PEERS, resolve(MODEL), adapters, PROMPT_TOKENS + new_tokens):
             say(f"bench: peer {peer.NAME}")
-            server: Server = peer.Server(resolve(MODEL), adapters, PROMPT_TOKENS + new_tokens)
             note = getattr(peer, "NOTE", "") or "its own arithmetic in float32; equality is checked by the engine suite"
             for rows in PEER_ROWS:
                 sessions = [f"s{i}" for i in range(rows)]

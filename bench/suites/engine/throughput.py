@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.environment import say
-from bench.peers import find_peer
+from bench.peers import start_servers
 from bench.rows import Measurement
 from bench.serving import Served, Server, percentile
 from bench.suites import MODEL
@@ -51,8 +51,8 @@ def run(model: LoadedModel, quick: bool) -> Iterator[Measurement]:
     notes: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="pss-bench-") as folder:
         shared = {s.session_id: save_adapter(s, Path(folder) / s.session_id) for s in states[:MAX_PEER_STATES]}
-        for peer in filter(None, map(find_peer, PEERS)):
-            servers[peer.NAME] = peer.Server(resolve(MODEL), shared, PROMPT_TOKENS + max_new_tokens)
+        for peer, server in start_servers(PEERS, resolve(MODEL), shared, PROMPT_TOKENS + max_new_tokens):
+            servers[peer.NAME] = server
             if note := getattr(peer, "NOTE", ""):
                 notes[peer.NAME] = note
         for count in counts:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("peft", reason="peft is not installed (see the bench extra)")
 
-from bench.peers import find_peer, peft_writer
+from bench.peers import peft_writer
 from bench.suites.writer import Task, Trace, check
 from pss_engine.models.source import resolve
 from pss_engine.writer import History, SessionTargets, WriterConfig
@@ -41,8 +41,3 @@ def test_losses_that_differ_are_said(traces: tuple[Trace, Trace]) -> None:
     ours, _ = traces
     other = Trace({phase: [(loss + 0.5, s) for loss, s in updates] for phase, updates in ours.updates.items()}, 1.0)
     assert check(ours, other) == "losses differ by up to 0.500 nats, 0.02 allowed"
-
-
-def test_an_absent_peer_is_skipped_and_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert find_peer("no_such_engine") is None
-    assert "peer no_such_engine is skipped" in capsys.readouterr().err
