@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from pss_engine.cli.options import (
-    DEFAULT_STORE,
     EncoderName,
     Json,
     KVOptions,
     Mode,
     ModelOptions,
     Search,
-    StoreFolder,
     StoreOptions,
 )
 
@@ -42,9 +40,8 @@ def ask(
     top_k: Annotated[int, Parameter(help="Passages that the answer is given from.")] = 4,
     max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
     max_answer_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
-    store: StoreFolder = DEFAULT_STORE,
     kv: KVOptions = _DEFAULT_KV_OPTIONS,
-    store_options: StoreOptions = _DEFAULT_STORE_OPTIONS,
+    store: StoreOptions = _DEFAULT_STORE_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -66,7 +63,7 @@ def ask(
     from pss_engine.retrieval.opening import open_search
     from pss_engine.session import SessionRAG
 
-    states = open_store(store, store_options)
+    states = open_store(store)
     state = states.get(session)
     Corpus.load(corpus)  # a bad corpus is told before the model is loaded; only the model's tokenizer can cut it
     engine = engine_with(model, [state], kv)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, KVOptions, ModelOptions, StoreFolder, StoreOptions
+from pss_engine.cli.options import Json, KVOptions, ModelOptions, StoreOptions
 
 _DEFAULT_MODEL_OPTIONS, _DEFAULT_KV_OPTIONS, _DEFAULT_STORE_OPTIONS = ModelOptions(), KVOptions(), StoreOptions()
 
@@ -17,9 +17,8 @@ def clue(
     /,
     *,
     max_clue_tokens: Annotated[int, Parameter(help="At most this many.")] = 64,
-    store: StoreFolder = DEFAULT_STORE,
     kv: KVOptions = _DEFAULT_KV_OPTIONS,
-    store_options: StoreOptions = _DEFAULT_STORE_OPTIONS,
+    store: StoreOptions = _DEFAULT_STORE_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +37,7 @@ def clue(
     from pss_engine.cli.runtime import engine_with, kv_budgets, open_store
     from pss_engine.session import SessionRAG
 
-    states = open_store(store, store_options)
+    states = open_store(store)
     engine = engine_with(model, [states.get(session)], kv)
     rag = SessionRAG(engine, None, states, max_clue_tokens=max_clue_tokens, **kv_budgets(kv))
     said = rag.clues([(session, query)])[0]

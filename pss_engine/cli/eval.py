@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from pss_engine.cli.eval_options import AgentOptions
-from pss_engine.cli.options import Json, ModelOptions
+from pss_engine.cli.options import Json, ModelOptions, StoreAccess
 
 PAGE = "report.html"
-_DEFAULT_AGENT_OPTIONS, _DEFAULT_MODEL_OPTIONS = AgentOptions(), ModelOptions()
+_DEFAULT_AGENT_OPTIONS, _DEFAULT_STORE_ACCESS, _DEFAULT_MODEL_OPTIONS = AgentOptions(), StoreAccess(), ModelOptions()
 
 
 def ablation(
@@ -27,6 +27,7 @@ def ablation(
     replicates: Annotated[int, Parameter(help="Times that all is asked; a floor needs 2.")] = 2,
     seed: Annotated[int, Parameter(help="Of the draw of questions, of calls, and of resampling.")] = 42,
     agents: AgentOptions = _DEFAULT_AGENT_OPTIONS,
+    access: StoreAccess = _DEFAULT_STORE_ACCESS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> int:
@@ -55,7 +56,7 @@ def ablation(
         raise ConfigError("arm 'coa-pss' needs --store, and a session in every line of the questions")
     with (
         on_interrupt(lambda: f"the same command goes on with what is in {out}"),
-        service_of(agents, model, drawn) as service,
+        service_of(agents, access, model, drawn) as service,
     ):
         plan = plan_of(service, drawn, questions, arms, replicates, seed)
         folder = RunFolder(out, plan)

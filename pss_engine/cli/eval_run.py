@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pss_engine.cli.eval_options import AgentOptions
-from pss_engine.cli.options import ModelOptions
+from pss_engine.cli.options import ModelOptions, StoreAccess
 
 if TYPE_CHECKING:
     from pss_engine.agents import AgentService
@@ -24,7 +24,9 @@ _TTL_S = 7 * 24 * 3600.0
 
 
 @contextmanager
-def service_of(options: AgentOptions, model: ModelOptions, questions: Sequence[Question]) -> Iterator[AgentService]:
+def service_of(
+    options: AgentOptions, access: StoreAccess, model: ModelOptions, questions: Sequence[Question]
+) -> Iterator[AgentService]:
     """A service whose evidence are the passages of the questions, over an engine that ends with it."""
     from pss_engine.agents import AGENTS, AgentService, Clues, EngineEndpoint, HTTPEndpoint, Limits, Model
     from pss_engine.agents.memory import EvidencePool, TraceMemory
@@ -42,7 +44,7 @@ def service_of(options: AgentOptions, model: ModelOptions, questions: Sequence[Q
         max_calls=options.max_calls,
     )
     units, encoder, counters = _units(options.units), Encoder(options.encoder), AgentCounters()
-    states = _states(options.store, questions)
+    states = _states(options.store, access, questions)
     engine = open_engine(model, open_model(model), [state.max_rank for state in states])
     for state in states:
         engine.add_state(state)
@@ -102,13 +104,13 @@ def plan_of(
     )
 
 
-def _states(folder: Path | None, questions: Sequence[Question]) -> list[SessionState]:
-    from pss_engine.cli.runtime import open_store
+def _states(folder: Path | None, access: StoreAccess, questions: Sequence[Question]) -> list[SessionState]:
+    from pss_engine.cli.runtime import open_store_at
 
     sessions = sorted({question.session for question in questions} - {""})
     if folder is None or not sessions:
         return []
-    store = open_store(folder)
+    store = open_store_at(folder, access)
     return [store.get(session) for session in sessions]
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, KVOptions, ModelOptions, SamplingOptions, StoreFolder
+from pss_engine.cli.options import Json, KVOptions, ModelOptions, SamplingOptions, StoreOptions
 from pss_engine.errors import PSSError, RequestRejected
 
 if TYPE_CHECKING:
     from pss_engine.engine import RequestOutput
 
-_DEFAULT_MODEL_OPTIONS, _DEFAULT_SAMPLING_OPTIONS, _DEFAULT_KV_OPTIONS = ModelOptions(), SamplingOptions(), KVOptions()
+_DEFAULT_MODEL_OPTIONS, _DEFAULT_SAMPLING_OPTIONS = ModelOptions(), SamplingOptions()
+_DEFAULT_KV_OPTIONS, _DEFAULT_STORE_OPTIONS = KVOptions(), StoreOptions()
 
 
 def generate(
@@ -23,9 +24,9 @@ def generate(
         str, Parameter(help="Decode with this session's state; default: the base model.", show_default=False)
     ] = "",
     raw: Annotated[bool, Parameter(help="Plain text, without the chat template.", show_default=False)] = False,
-    store: StoreFolder = DEFAULT_STORE,
     sampling: SamplingOptions = _DEFAULT_SAMPLING_OPTIONS,
     kv: KVOptions = _DEFAULT_KV_OPTIONS,
+    store: StoreOptions = _DEFAULT_STORE_OPTIONS,
     model: ModelOptions = _DEFAULT_MODEL_OPTIONS,
     as_json: Json = False,
 ) -> None:
@@ -39,10 +40,9 @@ def generate(
         Each is a user's message, or plain text with --raw; - reads one from stdin.
     """
     from pss_engine.cli.output import cost, emit_json, note, truncation
-    from pss_engine.cli.runtime import engine_with, kv_budgets, sampling_params
+    from pss_engine.cli.runtime import engine_with, kv_budgets, open_store, sampling_params
     from pss_engine.engine import Request
     from pss_engine.kv import QueryUsage
-    from pss_engine.state import StateStore
 
     texts = [*prompts, *([sys.stdin.read()] if stdin else [])]
     if not texts:
@@ -50,7 +50,7 @@ def generate(
     if any(not text.strip() for text in texts):
         raise RequestRejected(f"prompt {next(i for i, t in enumerate(texts, 1) if not t.strip())} is empty")
     params = sampling_params(sampling)
-    engine = engine_with(model, [StateStore(store).get(session)] if session else [], kv)
+    engine = engine_with(model, [open_store(store).get(session)] if session else [], kv)
     messages = [text if raw else [{"role": "user", "content": text}] for text in texts]
     shared: dict[str, Any] = {"session": session or None, "query": "generate", **kv_budgets(kv)}
     requests = [Request(message, params, **shared) for message in messages]

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_MODEL, DEFAULT_STORE, Dtype, Json, StoreFolder
+from pss_engine.cli.options import DEFAULT_MODEL, DEFAULT_STORE, Dtype, Json, StoreAccess, StoreFolder, StoreOptions
 
 if TYPE_CHECKING:
     from pss_engine.state import SessionState
 
+_STORE, _ACCESS = StoreOptions(), StoreAccess()
 
-def state(session_or_path: str, /, *, store: StoreFolder = DEFAULT_STORE, as_json: Json = False) -> int:
+
+def state(session_or_path: str, /, *, store: StoreOptions = _STORE, as_json: Json = False) -> int:
     """What a state is, where it comes from, what it says.
 
     Parameters
@@ -22,9 +24,10 @@ def state(session_or_path: str, /, *, store: StoreFolder = DEFAULT_STORE, as_jso
         A session of the store, or a folder of a state or of any PEFT LoRA adapter.
     """
     from pss_engine.cli.output import console, emit_json, facts
-    from pss_engine.state import StateStore, load_adapter
+    from pss_engine.cli.runtime import open_store
+    from pss_engine.state import load_adapter
 
-    states, folder = StateStore(store), Path(session_or_path)
+    states, folder = open_store(store), Path(session_or_path)
     if session_or_path in states.sessions() or not folder.is_dir():
         found, place = states.get(session_or_path), states.path(session_or_path)
     else:
@@ -36,16 +39,16 @@ def state(session_or_path: str, /, *, store: StoreFolder = DEFAULT_STORE, as_jso
     return 0
 
 
-def store(folder: StoreFolder = DEFAULT_STORE, /, *, as_json: Json = False) -> int:
+def store(folder: StoreFolder = DEFAULT_STORE, /, *, access: StoreAccess = _ACCESS, as_json: Json = False) -> int:
     """The sessions of a store, each state read and checked.
 
     A damaged state is moved to the store's quarantine, and the exit code is 1; the others stay as they are.
     """
     from pss_engine.cli.output import emit_json
+    from pss_engine.cli.runtime import open_store_at
     from pss_engine.errors import ConfigError, StateFormatError
-    from pss_engine.state import StateStore
 
-    states = StateStore(folder)
+    states = open_store_at(folder, access)
     if not states.root.is_dir():
         raise ConfigError(f"state store {states.root}: no such folder; pss write makes it")
     rows: list[dict[str, Any]] = []

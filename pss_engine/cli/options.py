@@ -119,7 +119,7 @@ class GateOptions:
 
 @Parameter(name="*", group=_STORE)
 @dataclass(frozen=True)
-class StoreOptions:
+class StoreAccess:
     """Whose part of the store, and the key that opens it."""
 
     tenant: Annotated[str, Parameter(env_var="PSS_TENANT", help="Namespace of the sessions.", show_default=False)] = ""
@@ -131,6 +131,14 @@ class StoreOptions:
             show_default=False,
         ),
     ] = None
+
+
+@Parameter(name="*", group=_STORE)
+@dataclass(frozen=True)
+class StoreOptions(StoreAccess):
+    """The state store."""
+
+    store: StoreFolder = DEFAULT_STORE
 
 
 @Parameter(name="*", group=_SAMPLING)

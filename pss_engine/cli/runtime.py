@@ -12,6 +12,7 @@ from pss_engine.cli.options import (
     KVOptions,
     ModelOptions,
     SamplingOptions,
+    StoreAccess,
     StoreOptions,
     WriterOptions,
 )
@@ -99,17 +100,20 @@ def readout_gate(options: GateOptions) -> ReadoutGate:
     return ReadoutGate(options.min_readout_recall, options.max_retries, options.retry_steps)
 
 
-def open_store(folder: Path, options: StoreOptions | None = None) -> StateStore:
+def open_store(options: StoreOptions) -> StateStore:
+    return open_store_at(options.store, options)
+
+
+def open_store_at(folder: Path, access: StoreAccess) -> StateStore:
     """The store, or a tenant's part of it, with its key where there is one."""
     import os
 
     from pss_engine.state import StateKey, StateStore
 
-    options = options or StoreOptions()
-    key = StateKey.load(options.key_file) if options.key_file else None
+    key = StateKey.load(access.key_file) if access.key_file else None
     if key is None and (text := os.environ.get("PSS_STATE_KEY")):
         key = StateKey.parse(text, "PSS_STATE_KEY")
-    return StateStore(folder, tenant=options.tenant, key=key)
+    return StateStore(folder, tenant=access.tenant, key=key)
 
 
 def sampling_params(options: SamplingOptions) -> SamplingParams:

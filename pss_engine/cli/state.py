@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pss_engine.cli.options import DEFAULT_STORE, Json, StoreFolder, StoreOptions
+from pss_engine.cli.options import Json, StoreOptions
 
 if TYPE_CHECKING:
     from pss_engine.state import SessionState, StateStore
@@ -16,14 +16,12 @@ _STORE = StoreOptions()
 VersionName = Annotated[str, Parameter(help="The beginning of a version's digest.", show_default=False)]
 
 
-def log(
-    session: str, /, *, store: StoreFolder = DEFAULT_STORE, store_options: StoreOptions = _STORE, as_json: Json = False
-) -> None:
+def log(session: str, /, *, store: StoreOptions = _STORE, as_json: Json = False) -> None:
     """The versions of a session's state, the current one last."""
     from pss_engine.cli.output import console, emit_json, listing
     from pss_engine.cli.runtime import open_store
 
-    states = open_store(store, store_options)
+    states = open_store(store)
     versions = states.log(session)
     if as_json:
         emit_json(
@@ -44,8 +42,7 @@ def show(
     /,
     *,
     version: VersionName = "",
-    store: StoreFolder = DEFAULT_STORE,
-    store_options: StoreOptions = _STORE,
+    store: StoreOptions = _STORE,
     as_json: Json = False,
 ) -> None:
     """What a version of a state is and says; default: the current one."""
@@ -53,7 +50,7 @@ def show(
     from pss_engine.cli.output import console, emit_json, facts
     from pss_engine.cli.runtime import open_store
 
-    found = _version(open_store(store, store_options), session, version)
+    found = _version(open_store(store), session, version)
     if as_json:
         emit_json(found.describe())
     else:
@@ -66,8 +63,7 @@ def diff(
     old: VersionName = "",
     new: VersionName = "",
     *,
-    store: StoreFolder = DEFAULT_STORE,
-    store_options: StoreOptions = _STORE,
+    store: StoreOptions = _STORE,
     as_json: Json = False,
 ) -> None:
     """What changed between two versions: words, settings, and how far the weights moved.
@@ -85,7 +81,7 @@ def diff(
     from pss_engine.cli.runtime import open_store
     from pss_engine.state.diff import compare
 
-    states = open_store(store, store_options)
+    states = open_store(store)
     versions = states.log(session)
     before = old or versions[-2 if len(versions) > 1 else -1].digest
     found = compare(_version(states, session, before), _version(states, session, new))
@@ -103,15 +99,14 @@ def rollback(
     /,
     *,
     to: VersionName = "",
-    store: StoreFolder = DEFAULT_STORE,
-    store_options: StoreOptions = _STORE,
+    store: StoreOptions = _STORE,
     as_json: Json = False,
 ) -> None:
     """Make an earlier version current again; default: the one before. That too can be rolled back."""
     from pss_engine.cli.output import emit_json
     from pss_engine.cli.runtime import open_store
 
-    states = open_store(store, store_options)
+    states = open_store(store)
     before = states.head(session)
     digest = states.rollback(session, to, expected=before)
     if as_json:
@@ -120,14 +115,12 @@ def rollback(
         print(f"{session}: {before[:16]} -> {digest[:16]}")
 
 
-def rm(
-    session: str, /, *, store: StoreFolder = DEFAULT_STORE, store_options: StoreOptions = _STORE, as_json: Json = False
-) -> int:
+def rm(session: str, /, *, store: StoreOptions = _STORE, as_json: Json = False) -> int:
     """Forget a session: all versions, readouts and quarantined copies; lists every file that is gone."""
     from pss_engine.cli.output import console, emit_json
     from pss_engine.cli.runtime import open_store
 
-    proof = open_store(store, store_options).delete(session)
+    proof = open_store(store).delete(session)
     if as_json:
         emit_json(proof.to_dict())
     else:
@@ -143,15 +136,14 @@ def rm(
 def gc(
     *,
     keep_versions: Annotated[int, Parameter(help="Of each session, the newest ones; 0: all.")] = 0,
-    store: StoreFolder = DEFAULT_STORE,
-    store_options: StoreOptions = _STORE,
+    store: StoreOptions = _STORE,
     as_json: Json = False,
 ) -> None:
     """Remove states that no session names, quarantined ones and leftovers."""
     from pss_engine.cli.output import emit_json
     from pss_engine.cli.runtime import open_store
 
-    removed = open_store(store, store_options).gc(keep_versions or None)
+    removed = open_store(store).gc(keep_versions or None)
     if as_json:
         emit_json({"num_removed": removed})
     else:
@@ -164,8 +156,7 @@ def export(
     /,
     *,
     version: VersionName = "",
-    store: StoreFolder = DEFAULT_STORE,
-    store_options: StoreOptions = _STORE,
+    store: StoreOptions = _STORE,
     as_json: Json = False,
 ) -> None:
     """Write a state as a plain PEFT adapter, which PEFT and vLLM load."""
@@ -173,7 +164,7 @@ def export(
     from pss_engine.cli.runtime import open_store
     from pss_engine.state import save_adapter
 
-    found = _version(open_store(store, store_options), session, version)
+    found = _version(open_store(store), session, version)
     place = save_adapter(found, folder)
     if as_json:
         emit_json({"session": session, "digest": found.digest, "path": str(place)})
@@ -186,8 +177,7 @@ def import_(
     folder: Path,
     /,
     *,
-    store: StoreFolder = DEFAULT_STORE,
-    store_options: StoreOptions = _STORE,
+    store: StoreOptions = _STORE,
     as_json: Json = False,
 ) -> None:
     """Store a PEFT LoRA adapter as a session's state."""
@@ -195,7 +185,7 @@ def import_(
     from pss_engine.cli.runtime import open_store
     from pss_engine.state import load_adapter
 
-    states = open_store(store, store_options)
+    states = open_store(store)
     digest = states.put(load_adapter(folder, session_id=session))
     if as_json:
         emit_json({"session": session, "digest": digest})

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from pss_engine.cli.options import (
-    DEFAULT_STORE,
     GateOptions,
     Json,
     ModelOptions,
-    StoreFolder,
     StoreOptions,
     WriterOptions,
 )
@@ -54,8 +52,7 @@ def write(
     negative_clue: Annotated[
         str, Parameter(help="An archived or conflicting clue, which it must not say.", show_default=False)
     ] = "",
-    store: StoreFolder = DEFAULT_STORE,
-    store_options: StoreOptions = _STORE,
+    store: StoreOptions = _STORE,
     writer: WriterOptions = _WRITER,
     gate: GateOptions = _GATE,
     model: ModelOptions = _MODEL,
@@ -74,7 +71,7 @@ def write(
     """
     from pss_engine.cli.runtime import open_store, writer_config
 
-    states = open_store(store, store_options)
+    states = open_store(store)
     config = writer_config(writer)
     if batch is not None:
         from pss_engine.cli.write_batch import write_batch

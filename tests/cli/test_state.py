@@ -72,10 +72,13 @@ def test_a_tenant_with_a_key(
     argv = ["write", "heron", files / "history.jsonl", "--model", model, *FAST, "--json"]
     digest = pss(*argv, *options).json["digest"]
     assert pss("state", "show", "heron", *options, "--json").json["digest"] == digest
-    told = pss(
-        "clue", "heron", "Rerun it.", "--model", model, "--num-session-layers", 2, "--max-clue-tokens", 4, *options
-    )
-    assert told.code == 0
+    run = ["--model", model, "--num-session-layers", 2, *options]
+    assert pss("clue", "heron", "Rerun it.", "--max-clue-tokens", 4, *run).code == 0
+    said = pss("generate", "Rerun it.", "--session", "heron", "--max-new-tokens", 2, *run, "--json").json
+    assert said["outputs"][0]["state_digest"] == digest
+    assert pss("inspect", "state", "heron", *options, "--json").json["digest"] == digest
+    listed = pss("inspect", "store", "s", *options[2:], "--json").json
+    assert [row["digest"] for row in listed["sessions"]] == [digest]
     refused = pss("state", "show", "heron", "--store", "s", "--tenant", "acme")
     assert refused.code == 2 and "is sealed" in refused.err
     assert pss("state", "log", "heron", "--store", "s").code == 2  # nobody's part has no such session
