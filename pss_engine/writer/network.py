@@ -94,16 +94,16 @@ class SessionNetwork:
         return trace
 
     @torch.no_grad()
-    def losses(self, hidden: Tensor, labels: Tensor, with_grad: bool) -> tuple[Tensor, Tensor | None]:
-        """Negative log likelihood [R] of labels [R] in nats; its gradient by hidden [R, H], before the final norm."""
+    def losses(self, hidden: Tensor, labels: Tensor, num_grads: int) -> tuple[Tensor, Tensor]:
+        """Negative log likelihood [R] of labels [R] in nats, and the gradients of the first ``num_grads`` of them by
+        hidden [R, H], before the final norm."""
         block = HEAD_ROWS[hidden.device.type]
         found = [
-            self._head_losses(part, told, with_grad)
-            for part, told in zip(hidden.split(block), labels.split(block), strict=True)
+            self._head_losses(part, told, min(max(num_grads - index * block, 0), len(part)))
+            for index, (part, told) in enumerate(zip(hidden.split(block), labels.split(block), strict=True))
         ]
-        return torch.cat([loss for loss, _ in found]), (
-            torch.cat([g for _, g in found if g is not None]) if with_grad else None
-        )
+        losses, grads = zip(*found, strict=True)
+        return torch.cat(losses), torch.cat(grads)
 
     @torch.no_grad()
     def backward(self, trace: Trace, live: LiveRows, d_hidden: Tensor, factors: FactorMath) -> None:
@@ -153,13 +153,18 @@ class SessionNetwork:
         trace.layers.append(LayerTrace(hidden, q, k, v, mixed, middle, gate_up, shrunk))
         return out.add_(middle)
 
-    def _head_losses(self, hidden: Tensor, labels: Tensor, with_grad: bool) -> tuple[Tensor, Tensor | None]:
+    def _head_losses(self, hidden: Tensor, labels: Tensor, num_grads: int) -> tuple[Tensor, Tensor]:
         norm, eps = self.transformer.final_norm, self.config.rms_norm_eps
         logits = self._head(rms_norm(hidden, norm, eps)).float()
-        losses = cross_entropy(logits, labels, with_grad)
-        if not with_grad:
-            return losses, None
-        return losses, rms_norm_backward(self._head.backward(logits.to(hidden.dtype)), hidden, norm, eps)
+        first, rest = logits[:num_grads], logits[num_grads:]
+        losses = [
+            cross_entropy(first, labels[:num_grads], True),
+            cross_entropy(rest, labels[num_grads:], False),
+        ]
+        if not num_grads:
+            return losses[1], hidden[:0]
+        d_normed = self._head.backward(first.to(hidden.dtype))
+        return torch.cat(losses), rms_norm_backward(d_normed, hidden[:num_grads], norm, eps)
 
     def _mlp_and_output_backward(
         self,

@@ -93,4 +93,4 @@ class RowSet:
     def index(self, local: Sequence[Sequence[int]]) -> Tensor:
         """Rows of the packed whole from rows of each session; int64."""
         rows = [start + row for start, rows in zip(self.starts, local, strict=True) for row in rows]
-        return torch.tensor(rows, device=self.device)
+        return torch.tensor(rows, dtype=torch.int64, device=self.device)

@@ -130,23 +130,25 @@ class Trainer:
         rows = UpdateRows([learner.slot for learner in active], prepared)
         counters.forward_rows += rows.all.num_rows
         trace = network.forward(rows, factors)
-        nll, grads = network.losses(trace.hidden[rows.positive_index], rows.positive_labels, with_grad=True)
-        assert grads is not None
-        outcomes = [Outcome(loss) for loss in _means(nll, [len(lesson.positive) for lesson in rows.lessons])]
-        # the logits of z- are needed again where its hinge is active: most often where it was
+        # the gradient of z- is needed where its hinge is active: most often where it was
         expected = any(learner.hinge_active and size for learner, size in zip(active, sizes, strict=True))
-        against = None
-        if any(sizes):
-            hidden = trace.hidden[rows.negative_index]
-            nll, against = network.losses(hidden, rows.negative_labels, with_grad=expected)
-            values = iter(nll.tolist())
-            for outcome, lesson, size in zip(outcomes, rows.lessons, sizes, strict=True):
-                told = list(islice(values, len(lesson.negative)))
-                enough = _enough(told, (self._config.margin + outcome.loss) * size) if size else 0
-                if enough is None and len(told) < size:
-                    return None
-                outcome.hinge_active, outcome.negative_tokens = enough is None, enough or size
-        self._learn(rows, trace, outcomes, grads, against, factors)
+        counts = [len(rows.positive_index), len(rows.negative_index)]
+        index = torch.cat([rows.positive_index, rows.negative_index])
+        labels = torch.cat([rows.positive_labels, rows.negative_labels])
+        nll, grads = network.losses(trace.hidden[index], labels, sum(counts) if expected else counts[0])
+        positive, negative = nll.split(counts)
+        outcomes = [Outcome(loss) for loss in _means(positive, [len(lesson.positive) for lesson in rows.lessons])]
+        values = iter(negative.tolist())
+        for outcome, lesson, size in zip(outcomes, rows.lessons, sizes, strict=True):
+            if not size:
+                continue
+            told = list(islice(values, len(lesson.negative)))
+            enough = _enough(told, (self._config.margin + outcome.loss) * size)
+            if enough is None and len(told) < size:
+                return None
+            outcome.hinge_active, outcome.negative_tokens = enough is None, enough or size
+        against = grads[counts[0] :] if expected else None
+        self._learn(rows, trace, outcomes, grads[: counts[0]], against, factors)
         return outcomes
 
     def _learn(
@@ -177,8 +179,8 @@ class Trainer:
         """Add the gradients of -l(z-) of the active hinges; ``grads`` are those of every z-, if they are known."""
         sizes = [len(lesson.negative) for lesson in rows.lessons]
         if grads is None:
-            _, grads = self._network.losses(hidden[rows.negative_index], rows.negative_labels, with_grad=True)
-        assert grads is not None
+            labels = rows.negative_labels
+            _, grads = self._network.losses(hidden[rows.negative_index], labels, len(labels))
         weights = [-1.0 / size if active else 0.0 for size, active in zip(sizes, hinges, strict=True)]
         d_hidden.index_add_(0, rows.negative_index, grads * _spread(weights, sizes, grads))
 
