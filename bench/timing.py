@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 PERCENTILES = (0.2, 0.5, 0.8)
+PROBE_S = 0.012
+"""Longer than the kernel's tick, by which the time of threads on other processors is counted."""
 
 
 def quantiles(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -24,6 +26,20 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
+def wait_until_idle(patience_s: float = 1.0) -> None:
+    """Return once no thread of this process runs, at the latest after ``patience_s``.
+
+    A library's threads may wait awake when their call is over (those of OpenBLAS, which numpy calls, for 125 ms), and
+    would take a processor from whatever is timed next.
+    """
+    end = time.perf_counter() + patience_s
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(PROBE_S)
+        if time.process_time() - before < PROBE_S / 2:
+            return
+
+
 def paired_seconds(
     functions: Mapping[str, Callable[[], object]],
     repeats: int,
@@ -34,7 +50,7 @@ def paired_seconds(
     """Seconds of each function, ``repeats`` times.
 
     Every repeat runs all of them, each time beginning with another one, so that whatever slows the machine for a while
-    slows them alike.
+    slows them alike; each call begins when the threads of the one before are at rest.
 
     Args:
         warmup: calls of each function before the first that counts.
@@ -48,6 +64,7 @@ def paired_seconds(
     for repeat in range(repeats):
         first = repeat % len(names)
         for name in names[first:] + names[:first]:
+            wait_until_idle()
             synchronize()
             start = time.perf_counter()
             functions[name]()

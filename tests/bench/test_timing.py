@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.timing import paired_seconds, quantiles
+from bench import timing
+from bench.timing import paired_seconds, quantiles, wait_until_idle
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
@@ -37,3 +39,21 @@ def test_the_device_is_waited_for_before_each_reading_of_the_clock() -> None:
     calls: list[str] = []
     paired_seconds({"a": lambda: calls.append("a")}, 2, warmup=0, synchronize=lambda: calls.append("wait"))
     assert calls == ["wait", "a", "wait"] * 2
+
+
+def test_a_thread_that_still_runs_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, clock = [True, True, False], [0.0]
+    used = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        used[0] += seconds if busy.pop(0) else 0.0
+
+    monkeypatch.setattr(
+        timing, "time", SimpleNamespace(perf_counter=lambda: clock[0], process_time=lambda: used[0], sleep=sleep)
+    )
+    wait_until_idle()
+    assert busy == []
+    busy += [True] * 1000
+    wait_until_idle(patience_s=1.0)
+    assert len(busy) > 900
