@@ -26,18 +26,18 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
-def wait_until_idle(patience_s: float = 1.0) -> None:
-    """Return once no thread of this process runs, at the latest after ``patience_s``.
+def is_busy() -> bool:
+    """Whether a thread of this process runs while this one sleeps."""
+    before = time.process_time()
+    time.sleep(PROBE_S)
+    return time.process_time() - before > PROBE_S / 2
 
-    A library's threads may wait awake when their call is over (those of OpenBLAS, which numpy calls, for 125 ms), and
-    would take a processor from whatever is timed next.
-    """
+
+def wait_until_idle(patience_s: float = 1.0) -> None:
+    """Return once no thread of this process runs, at the latest after ``patience_s``."""
     end = time.perf_counter() + patience_s
-    while time.perf_counter() < end:
-        before = time.process_time()
-        time.sleep(PROBE_S)
-        if time.process_time() - before < PROBE_S / 2:
-            return
+    while is_busy() and time.perf_counter() < end:
+        pass
 
 
 def paired_seconds(
@@ -50,24 +50,32 @@ def paired_seconds(
     """Seconds of each function, ``repeats`` times.
 
     Every repeat runs all of them, each time beginning with another one, so that whatever slows the machine for a while
-    slows them alike; each call begins when the threads of the one before are at rest.
+    slows them alike. Threads may wait awake when their call is over (those of OpenBLAS, which numpy calls, for 125 ms),
+    and would take a processor from what is timed next: after a function that was seen to leave some, their rest is
+    waited for, and the next function is called once before its call that counts.
 
     Args:
         warmup: calls of each function before the first that counts.
         synchronize: waits for the device; called before each reading of the clock.
     """
-    names = list(functions)
-    for function in functions.values():
+    names, lingering, last = list(functions), set(), ""
+    for name, function in functions.items():
         for _ in range(warmup):
             function()
+        if is_busy():
+            lingering.add(name)
+            wait_until_idle()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats):
         first = repeat % len(names)
         for name in names[first:] + names[:first]:
-            wait_until_idle()
+            if last in lingering:
+                wait_until_idle()
+                functions[name]()
             synchronize()
             start = time.perf_counter()
             functions[name]()
             synchronize()
             seconds[name].append(time.perf_counter() - start)
+            last = name
     return seconds

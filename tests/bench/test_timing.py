@@ -41,9 +41,17 @@ def test_the_device_is_waited_for_before_each_reading_of_the_clock() -> None:
     assert calls == ["wait", "a", "wait"] * 2
 
 
-def test_a_thread_that_still_runs_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy, clock = [True, True, False], [0.0]
-    used = [0.0]
+def test_what_leaves_threads_awake_does_not_disturb_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(timing, "is_busy", lambda: calls[-1] == "b")
+    monkeypatch.setattr(timing, "wait_until_idle", lambda: calls.append("-"))
+    seconds = paired_seconds({name: partial(calls.append, name) for name in "abc"}, 2, warmup=1)
+    assert "".join(calls) == "ab-c" + "ab-cc" + "b-cca"
+    assert {name: len(found) for name, found in seconds.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_thread_that_runs_is_seen_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, clock, used = [True, True, False], [0.0], [0.0]
 
     def sleep(seconds: float) -> None:
         clock[0] += seconds
