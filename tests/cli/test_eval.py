@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pss_engine.state import StateStore
 from tests.cli.conftest import Pss
 from tests.evaluation.runs import write_questions
 from tests.retrieval.encoders import save_encoder
@@ -57,11 +58,16 @@ def test_a_run_is_reported_with_its_gaps_and_goes_on(pss: Pss, model: str, encod
     assert other.code == 2 and "is of another plan" in other.err
 
 
-def test_states_of_a_store_give_the_clues(pss: Pss, model: str, encoder: Path, files: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tenant", ["", "acme"])
+def test_states_of_a_store_give_the_clues(
+    pss: Pss, model: str, encoder: Path, files: Path, tmp_path: Path, tenant: str
+) -> None:
+    StateStore(tmp_path / "store", tenant=tenant).put(StateStore(files / "store").get("heron"))
     rows = [json.loads(line) for line in write_questions(tmp_path).read_text().splitlines()]
     path = tmp_path / "with_sessions.jsonl"
     path.write_text("".join(json.dumps({**row, "session": "heron"}) + "\n" for row in rows))
-    argv = ["eval", "ablation", path, "--model", model, "--encoder", encoder, *FAST, "--store", files / "store"]
+    argv = ["eval", "ablation", path, "--model", model, "--encoder", encoder, *FAST, "--store", tmp_path / "store"]
+    argv += ["--tenant", tenant] if tenant else []
     ran = pss(*argv, "--replicates", 1, "--arms", "coa-pss", "--units", tmp_path / "units.db", "--json")
     assert ran.code == 0, ran.err
     arm = ran.json["arms"]["coa-pss"]
